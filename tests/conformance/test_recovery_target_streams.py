@@ -11,6 +11,7 @@ from typing import Any
 import pika
 import pytest
 from pamqp import commands
+from pamqp.header import ContentHeader
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
@@ -25,7 +26,6 @@ from leveret.session.stream.messages import entries_of
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream
-from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import shortstr
 from leveret.wire.stream_entry import pack_entries
 from tests.conformance.brokers import Broker
@@ -53,7 +53,7 @@ def batch(bodies: list[bytes], kind: int = 0) -> bytes:
 
 def by_091(body: bytes) -> bytes:
     """What a publisher by AMQP 0-9-1 sent, in a chunk."""
-    header = content_header_of(HEADERS, len(body))
+    header = ContentHeader(0, len(body), HEADERS).marshal()
     head = Head(b"", shortstr(b"orders") + shortstr("eu.ä".encode()), header, len(body), True)
     [entry] = entries_of([alike(head, [body])])
     return entry

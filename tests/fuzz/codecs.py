@@ -19,7 +19,7 @@ from leveret.session.schema_exchange import SchemaFollower, answer
 from leveret.testing.sites.stream_host import make_chunk
 from leveret.wire import amqp091, amqp10, chunk, message10, properties, proxy_protocol, record, schema_sync
 from leveret.wire import tables as field_tables
-from leveret.wire.amqp10_values import ValueFault, decode_value, encode_value
+from leveret.wire.amqp10_values import ValueFault, from_field, to_field
 from leveret.wire.chunk import ChunkError
 from leveret.wire.properties import SyntaxFault
 from leveret.wire.stream import commands as stream
@@ -123,31 +123,34 @@ def _sasl_frame(body: bytes) -> bytes:
 
 def values(octets: bytes) -> None:
     with declared(ValueFault):
-        value, _ = decode_value(octets, 0)
-        encode_value(value)
+        value, _ = to_field(octets, 0)
+        from_field(value)
 
 
 def value_seeds() -> list[bytes]:
     array = b"\xf0\x00\x00\x00\x0a\x00\x00\x00\x02\xa3\x01a\x01b"
-    return [encode_value(value) for value in (*HEADERS.values(), HEADERS)] + [array, b"\x00\x53\x75\xa0\x01x"]
+    return [from_field(value) for value in field_tables.split(TABLE).values()] + [
+        array,
+        b"\x00\x53\x75\xa0\x01x",
+    ]
 
 
 def messages10(octets: bytes) -> None:
     message = message10.decode_message10(octets)
-    content = message10.content_header_of(message.properties, len(message.body))
+    content = properties.join(message.properties, len(message.body))
     properties.decode(properties.split(content))
-    message10.encode_before_body(message.exchange or "", message.routing_key or "", content, 0)
+    message10.encode_before_body(message.exchange or b"", message.routing_key or b"", content, 0)
 
 
 def message10_seeds() -> list[bytes]:
-    before = message10.encode_before_body("orders", "a.b", CONTENT_HEADER, 5)
+    before = message10.encode_before_body(b"orders", b"a.b", CONTENT_HEADER, 5)
     return [before + b"hello", b"\x00\x53\x77\xa1\x05hello", b"\x00\x53\x76\xc0\x03\x01\x40\x40"]
 
 
 def messages091(octets: bytes) -> None:
     """A publisher's content header on its way into a stream."""
     with declared(PeerError):
-        message10.encode_before_body("orders", "a.b", octets, 300)
+        message10.encode_before_body(b"orders", b"a.b", octets, 300)
 
 
 # --- stream protocol ----------------------------------------------------------------------------

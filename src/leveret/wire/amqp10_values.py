@@ -1,52 +1,106 @@
-"""The type system of AMQP 1.0: values to octets and back (spec 1.6), as far as messages need it.
+"""Values of AMQP 1.0 (spec 1.6) from values of a field table of AMQP 0-9-1, and back, by octets.
 
-Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC) or FarTime, list, dict. An int is
-written as a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and
-keeps as much of it as the Python type shows.
+    0-9-1                1.0
+    b B s u I i l f d    byte, ubyte, short, ushort, int, uint, long, float, double
+    L                    long
+    t, V                 boolean, null
+    S                    string; binary if the octets are no text
+    x                    binary
+    T                    timestamp; a long, or its digits, if its milliseconds do not fit one
+    D                    its digits as a string
+    A, F                 list, map
+
+Reading knows every type. A symbol is text; an array is a list; a ulong is an `l`, or its digits if it does not fit one;
+a time before 1970 is an `l` of milliseconds; decimals and UUIDs are octets. The descriptor of a value is ignored.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any, Final
+from collections.abc import Container, Iterable
+from decimal import Decimal
+from typing import Final
 
 from leveret.model.errors import PeerError
+from leveret.wire import tables
 
 DEPTH_MAX: Final = 32
-_U32: Final = struct.Struct(">I")
-_FIXED: Final[dict[int, struct.Struct]] = {
-    0x50: struct.Struct(">B"),
-    0x51: struct.Struct(">b"),
-    0x52: struct.Struct(">B"),
-    0x53: struct.Struct(">B"),
-    0x54: struct.Struct(">b"),
-    0x55: struct.Struct(">b"),
-    0x56: struct.Struct(">?"),
-    0x60: struct.Struct(">H"),
-    0x61: struct.Struct(">h"),
-    0x70: struct.Struct(">I"),
-    0x71: struct.Struct(">i"),
-    0x72: struct.Struct(">f"),
-    0x73: struct.Struct(">I"),
-    0x80: struct.Struct(">Q"),
-    0x81: struct.Struct(">q"),
-    0x82: struct.Struct(">d"),
-    0x83: struct.Struct(">q"),
-}
-_EMPTY: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+TIME_S_MAX: Final = ((1 << 63) - 1) // 1000
+"""The latest time of AMQP 0-9-1 that a timestamp of AMQP 1.0, which counts milliseconds, can hold."""
+NULL: Final = b"\x40"
+_TRUE: Final = b"\x41"
+_FALSE: Final = b"\x42"
 _TIMESTAMP: Final = 0x83
-_SECONDS_MAX: Final = 253_402_300_799
-"""The end of year 9999; no datetime is later."""
-
-
-class FarTime(int):
-    """The seconds since 1970 of a timestamp that no datetime can hold, as of publishers that write milliseconds."""
+_ULONG: Final = 0x80
+_BOOLEAN: Final = 0x56
+_EMPTY_LIST: Final = 0x45
+LISTS: Final = frozenset({0xC0, 0xD0, _EMPTY_LIST})
+MAPS: Final = frozenset({0xC1, 0xD1})
+_ARRAYS: Final = frozenset({0xE0, 0xF0})
+_BINARIES: Final = frozenset({0xA0, 0xB0})
+_SHORT_STRINGS: Final = frozenset({0xA1, 0xA3})
+_STRINGS: Final = frozenset({0xB1, 0xB3}) | _SHORT_STRINGS
+_SIZED: Final = _BINARIES | _STRINGS | LISTS - {_EMPTY_LIST} | MAPS | _ARRAYS
+_NAME_BYTES_MAX: Final = 128
+"""The longest name in a field table (spec 4.2.5.5)."""
+_NAME_MAX: Final = 5 + _NAME_BYTES_MAX
+_TEXT: Final = ord("S")
+_INT64_MAX: Final = (1 << 63) - 1
+_U32: Final = struct.Struct(">I")
+_SAME: Final = {
+    ord("b"): b"\x51",
+    ord("B"): b"\x50",
+    ord("s"): b"\x61",
+    ord("u"): b"\x60",
+    ord("I"): b"\x71",
+    ord("i"): b"\x70",
+    ord("l"): b"\x81",
+    ord("L"): b"\x81",
+    ord("f"): b"\x72",
+    ord("d"): b"\x82",
+}
+"""By type of 0-9-1 the constructor of a value that has the same octets."""
+_FIXED: Final[dict[int, tuple[int, bytes]]] = {
+    0x50: (1, b"B"),
+    0x51: (1, b"b"),
+    0x52: (1, b"i\0\0\0"),
+    0x53: (1, b"l\0\0\0\0\0\0\0"),
+    0x54: (1, b"I"),
+    0x55: (1, b"l"),
+    _BOOLEAN: (1, b"t"),
+    0x60: (2, b"u"),
+    0x61: (2, b"s"),
+    0x70: (4, b"i"),
+    0x71: (4, b"I"),
+    0x72: (4, b"f"),
+    0x73: (4, b"i"),
+    0x74: (4, b"x\0\0\0\x04"),
+    _ULONG: (8, b"l"),
+    0x81: (8, b"l"),
+    0x82: (8, b"d"),
+    _TIMESTAMP: (8, b"T"),
+    0x84: (8, b"x\0\0\0\x08"),
+    0x94: (16, b"x\0\0\0\x10"),
+    0x98: (16, b"x\0\0\0\x10"),
+}
+"""By constructor the octets of the value, and what stands before them in a field table, but for some (`_fixed`)."""
+_SIGNED: Final = {0x54: 3, 0x55: 7}
+"""By constructor the octets that its sign fills in a field table."""
+_EMPTY: Final = {
+    0x40: b"V",
+    0x41: b"t\1",
+    0x42: b"t\0",
+    0x43: b"i\0\0\0\0",
+    0x44: b"l\0\0\0\0\0\0\0\0",
+    _EMPTY_LIST: b"A\0\0\0\0",
+}
 
 
 class ValueFault(PeerError):
     """Octets that are no AMQP 1.0 value, or a value that is nested too deeply to be one."""
+
+
+# -- written --------------------------------------------------------------------------------------
 
 
 def _sized(short: int, octets: bytes) -> bytes:
@@ -56,14 +110,24 @@ def _sized(short: int, octets: bytes) -> bytes:
     return bytes((short + 0x10,)) + _U32.pack(len(octets)) + octets
 
 
-def symbol(text: str) -> bytes:
+def string(text: bytes) -> bytes:
+    """A string; octets that are no UTF-8 are replaced."""
+    return _sized(0xA1, _readable(text))
+
+
+def symbol(text: bytes) -> bytes:
     """A symbol."""
-    return _sized(0xA3, text.encode())
+    return _sized(0xA3, _readable(text))
 
 
-def ubyte(number: int) -> bytes:
-    """A ubyte."""
-    return bytes((0x50, number & 0xFF))
+def binary(octets: bytes) -> bytes:
+    """Octets of any kind."""
+    return _sized(0xA0, octets)
+
+
+def boolean(value: bool) -> bytes:
+    """True or false."""
+    return _TRUE if value else _FALSE
 
 
 def uint(number: int) -> bytes:
@@ -71,62 +135,88 @@ def uint(number: int) -> bytes:
     return b"\x70" + _U32.pack(number & 0xFFFF_FFFF)
 
 
-def timestamp(time_ms: int) -> bytes:
-    """A timestamp, ms since 1970."""
-    return b"\x83" + _FIXED[_TIMESTAMP].pack(time_ms)
+def timestamp(time_s: int) -> bytes:
+    """A timestamp, of seconds since 1970 up to TIME_S_MAX."""
+    return b"\x83" + (time_s * 1000).to_bytes(8, "big")
 
 
 def list_of(values: Iterable[bytes]) -> bytes:
     """A list of encoded values."""
-    items = list(values)
-    octets = _U32.pack(len(items)) + b"".join(items)
-    return b"\xd0" + _U32.pack(len(octets)) + octets
+    return _compound(b"\xd0", [*values])
 
 
-def map_of(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A map of encoded keys and values."""
-    items = [item for pair in pairs for item in pair]
-    octets = _U32.pack(len(items)) + b"".join(items)
-    return b"\xd1" + _U32.pack(len(octets)) + octets
+def map_of(items: Iterable[bytes]) -> bytes:
+    """A map of encoded keys and values, in turns."""
+    return _compound(b"\xd1", [*items])
 
 
-def encode_value(value: Any, depth: int = 0) -> bytes:
-    """Any value, by its Python type; a value without a type in AMQP 1.0 is written as its text.
+def _compound(constructor: bytes, items: list[bytes]) -> bytes:
+    octets = b"".join(items)
+    return b"".join((constructor, _U32.pack(len(octets) + 4), _U32.pack(len(items)), octets))
+
+
+def from_field(value: bytes, depth: int = 0) -> bytes:
+    """A value of a field table, type octet included, as one of AMQP 1.0.
 
     Raises:
-        ValueFault: it is nested more deeply than `decode_value` reads, from `depth` on.
+        ValueFault: it is nested more deeply than `to_field` reads, from `depth` on.
+        SyntaxFault: a table or an array in it is none.
     """
-    _check_depth(depth)
-    match value:
-        case None:
-            return b"\x40"
-        case bool():
-            return b"\x41" if value else b"\x42"
-        case FarTime():
-            return timestamp(value * 1000)
-        case int() if -(1 << 63) <= value < 1 << 63:
-            return b"\x81" + _FIXED[0x81].pack(value)
-        case float():
-            return b"\x82" + _FIXED[0x82].pack(value)
-        case str():
-            return _sized(0xA1, value.encode())
-        case bytes() | bytearray():
-            return _sized(0xA0, bytes(value))
-        case datetime():
-            return timestamp(int(value.timestamp() * 1000))
-        case list():
-            return list_of([encode_value(item, depth + 1) for item in value])
-        case dict():
-            return map_of(
-                [(encode_value(str(key)), encode_value(item, depth + 1)) for key, item in value.items()]
+    kind = value[0]
+    same = _SAME.get(kind)
+    if same is not None:
+        return same + value[1:]
+    match chr(kind):
+        case "S":
+            octets = value[5:]
+            return _sized(0xA1 if _is_text(octets) else 0xA0, octets)
+        case "x":
+            return binary(value[5:])
+        case "t":
+            return boolean(value[1] != 0)
+        case "T":
+            time_s = int.from_bytes(value[1:], "big")
+            return timestamp(time_s) if time_s <= TIME_S_MAX else _number(time_s)
+        case "D":
+            return string(
+                str(Decimal(int.from_bytes(value[2:], "big", signed=True)).scaleb(-value[1])).encode()
             )
-    return encode_value(str(value))
+        case "A" | "F" if depth >= DEPTH_MAX:
+            raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+        case "A":
+            return list_of(from_field(each, depth + 1) for each in tables.split_array(value))
+        case "F":
+            entries = tables.split(value[5:]).items()
+            return map_of(
+                item for key, each in entries for item in (string(key), from_field(each, depth + 1))
+            )
+    return NULL
 
 
-def decode_value(buffer: bytes, position: int, depth: int = 0) -> tuple[Any, int]:
-    """The value at `position`, and where the next one begins.
+def _number(number: int) -> bytes:
+    """A number of seconds as a long, or as its digits."""
+    return b"\x81" + number.to_bytes(8, "big") if number <= _INT64_MAX else string(b"%d" % number)
 
-    The descriptor of a value is ignored; an array is read as a list.
+
+def _is_text(octets: bytes) -> bool:
+    if octets.isascii():
+        return True
+    try:
+        octets.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _readable(text: bytes) -> bytes:
+    return text if text.isascii() else text.decode(errors="replace").encode()
+
+
+# -- read -----------------------------------------------------------------------------------------
+
+
+def to_field(buffer: bytes, position: int, depth: int = 0) -> tuple[bytes, int]:
+    """The value at `position` as one of a field table, type octet included, and the end of the value.
 
     Raises:
         ValueFault: the octets end within it, or are no value.
@@ -137,75 +227,183 @@ def decode_value(buffer: bytes, position: int, depth: int = 0) -> tuple[Any, int
         raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short or malformed") from None
 
 
-def _check_depth(depth: int) -> None:
+def end_of(buffer: bytes, position: int) -> int:
+    """The end of the value at `position`; it is not read further than its size.
+
+    Raises:
+        ValueFault: the octets end within it, or it has no known constructor.
+    """
+    try:
+        code, at = _constructor(buffer, position, 0)
+        return at if code in _EMPTY else _content(buffer, code, at)[1]
+    except (struct.error, IndexError):
+        raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short") from None
+
+
+def fields_of(buffer: bytes, position: int, codes: Container[int]) -> list[bytes]:
+    """The items of a list or a map, LISTS or MAPS, as values of a field table; none of another value.
+
+    Raises:
+        ValueFault: the octets end within an item, or an item is no value.
+    """
+    try:
+        code, at = _constructor(buffer, position, 0)
+        if code == _EMPTY_LIST or code not in codes:
+            return []
+        begin, end = _content(buffer, code, at)
+        return _fields(buffer, code, begin, end, 1)
+    except (struct.error, IndexError, UnicodeDecodeError):
+        raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short or malformed") from None
+
+
+def named(fields: list[bytes]) -> dict[bytes, bytes]:
+    """The items of a map, keys and values in turns, as entries of a field table; longer names are cut."""
+    return {
+        key[5:] if key[0] == _TEXT and len(key) <= _NAME_MAX else _name_of(key): value
+        for key, value in zip(fields[::2], fields[1::2], strict=False)
+    }
+
+
+def octets_of(buffer: bytes, position: int) -> bytes | None:
+    """The octets of the binary at `position`; None for another value."""
+    code, at = _constructor(buffer, position, 0)
+    if code not in _BINARIES:
+        return None
+    begin, end = _content(buffer, code, at)
+    return buffer[begin:end]
+
+
+def _name_of(field: bytes) -> bytes:
+    name = text_of(field) or b""
+    if len(name) <= _NAME_BYTES_MAX:
+        return name
+    return name[:_NAME_BYTES_MAX].decode(errors="ignore").encode()
+
+
+def text_of(field: bytes) -> bytes | None:
+    """A value of a field table as text; None for null, lists and tables."""
+    kind = field[:1]
+    if kind == b"S":
+        return field[5:]
+    if kind == b"x":
+        return field[5:].decode(errors="replace").encode()
+    if kind == b"t":
+        return b"true" if field[1] else b"false"
+    if kind in (b"f", b"d"):
+        return str(struct.unpack(b">" + kind, field[1:])[0]).encode()
+    number = tables.integer_of(b"l" + field[1:] if kind == b"T" else field)
+    return None if number is None else b"%d" % number
+
+
+def _constructor(buffer: bytes, position: int, depth: int) -> tuple[int, int]:
+    """The constructor of the value at `position`, and the place behind it; descriptors are passed."""
+    while buffer[position] == 0:
+        depth += 1
+        if depth > DEPTH_MAX:
+            raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+        code, at = _constructor(buffer, position + 1, depth)
+        position = at if code in _EMPTY else _content(buffer, code, at)[1]
+    return buffer[position], position + 1
+
+
+def _content(buffer: bytes, code: int, at: int) -> tuple[int, int]:
+    """The begin and the end of the content of a value that has some."""
+    fixed = _FIXED.get(code)
+    if fixed is not None:
+        begin, end = at, at + fixed[0]
+    elif code not in _SIZED:
+        raise ValueFault(f"AMQP 1.0 value before byte {at}: constructor 0x{code:02x} is unknown")
+    elif code & 0x10:
+        begin = at + 4
+        end = begin + _U32.unpack_from(buffer, at)[0]
+    else:
+        begin = at + 1
+        end = begin + buffer[at]
+    if end > len(buffer):
+        raise ValueFault(f"{end - begin} octets announced at byte {at}, {len(buffer) - begin} are left")
+    return begin, end
+
+
+def _value(buffer: bytes, position: int, depth: int) -> tuple[bytes, int]:
     if depth > DEPTH_MAX:
         raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+    code, at = _constructor(buffer, position, depth)
+    return _constructed(buffer, code, at, depth)
 
 
-def _value(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
-    _check_depth(depth)
-    code = buffer[position]
-    position += 1
-    if code == 0:
-        _, position = _value(buffer, position, depth + 1)
-        return _value(buffer, position, depth + 1)
-    return _constructed(buffer, code, position, depth)
-
-
-def _constructed(buffer: bytes, code: int, position: int, depth: int) -> tuple[Any, int]:
-    if code in _EMPTY:
-        return _EMPTY[code], position
-    if code == 0x45:
-        return [], position
+def _constructed(buffer: bytes, code: int, at: int, depth: int) -> tuple[bytes, int]:
+    empty = _EMPTY.get(code)
+    if empty is not None:
+        return empty, at
+    begin, end = _content(buffer, code, at)
+    octets = buffer[begin:end]
+    if code in _STRINGS:
+        if not octets.isascii():
+            octets.decode()
+        return b"S" + _U32.pack(len(octets)) + octets, end
     if code in _FIXED:
-        (number,) = _FIXED[code].unpack_from(buffer, position)
-        return (_time(number) if code == _TIMESTAMP else number), position + _FIXED[code].size
-    if code in (0x74, 0x84, 0x94, 0x98):
-        size = {0x7: 4, 0x8: 8, 0x9: 16}[code >> 4]
-        return _octets(buffer, position, size), position + size
-    width = 1 if code >> 4 in (0xA, 0xC, 0xE) else 4
-    if code >> 4 < 0xA:
-        raise ValueFault(f"AMQP 1.0 value before byte {position}: constructor 0x{code:02x} is unknown")
-    size = int.from_bytes(_octets(buffer, position, width), "big")
-    position += width
-    octets = _octets(buffer, position, size)
-    if code >> 4 in (0xA, 0xB):
-        return (octets if code & 0xF == 0 else octets.decode()), position + size
-    return _compound(octets, code, width, depth), position + size
+        return _fixed(code, octets), end
+    if code in _BINARIES:
+        return b"x" + _U32.pack(len(octets)) + octets, end
+    return _compound_field(octets, code, depth), end
 
 
-def _compound(octets: bytes, code: int, width: int, depth: int) -> Any:
-    _check_depth(depth)
-    count = int.from_bytes(_octets(octets, 0, width), "big")
-    position = width
-    values: list[Any] = []
-    if code >> 4 in (0xE, 0xF):
-        constructor = octets[position]
-        position += 1
-        # Values of no octets, such as the empty list (0x45), would let a few octets become any number of values.
-        if (constructor in _EMPTY or constructor == 0x45) and count > len(octets):
-            raise ValueFault(f"array of {count} values without octets")
-        for _ in range(count):
-            value, position = _constructed(octets, constructor, position, depth + 1)
-            values.append(value)
-        return values
+def _fixed(code: int, octets: bytes) -> bytes:
+    before = _FIXED[code][1]
+    if code in _SIGNED:
+        return before + (b"\xff" if octets[0] & 0x80 else b"\0") * _SIGNED[code] + octets
+    if code == _BOOLEAN:
+        return before + bytes((octets[0] != 0,))
+    if code == _TIMESTAMP:
+        time_ms = int.from_bytes(octets, "big", signed=True)
+        return tables.timestamp(time_ms // 1000) if time_ms >= 0 else b"l" + octets
+    if code == _ULONG and octets[0] & 0x80:
+        return tables.long_string(b"%d" % int.from_bytes(octets, "big"))
+    return before + octets
+
+
+def _compound_field(octets: bytes, code: int, depth: int) -> bytes:
+    """A list, a map or an array from its content."""
+    if depth >= DEPTH_MAX:
+        raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+    if code in _ARRAYS:
+        return tables.array(_elements(octets, code, depth + 1))
+    fields = _fields(octets, code, 0, len(octets), depth + 1)
+    return tables.table(named(fields)) if code in MAPS else tables.array(fields)
+
+
+def _fields(buffer: bytes, code: int, begin: int, end: int, depth: int) -> list[bytes]:
+    """The items of a list or a map, whose content is given by its begin and end."""
+    position = begin + (4 if code & 0x10 else 1)
+    count = int.from_bytes(buffer[begin:position], "big")
+    fields: list[bytes] = []
     for _ in range(count):
-        value, position = _value(octets, position, depth + 1)
-        values.append(value)
-    if code & 0xF == 1:
-        pairs = zip(values[::2], values[1::2], strict=False)
-        return {key if isinstance(key, str) else str(key): value for key, value in pairs}
-    return values
+        if buffer[position] in _SHORT_STRINGS:
+            # Most of a message. The octet of the size is the last of the size in a field table.
+            at = position + 1
+            position += 2 + buffer[at]
+            field = buffer[at:position]
+            if not field.isascii():
+                field[1:].decode()
+            fields.append(b"S\0\0\0" + field)
+        else:
+            field, position = _value(buffer, position, depth)
+            fields.append(field)
+    if position > end:
+        raise ValueFault(f"an item before byte {position} ends behind its list or map")
+    return fields
 
 
-def _octets(buffer: bytes, position: int, size: int) -> bytes:
-    if position + size > len(buffer):
-        raise ValueFault(f"{size} octets announced at byte {position}, {len(buffer) - position} are left")
-    return buffer[position : position + size]
-
-
-def _time(time_ms: int) -> datetime | int:
-    """A datetime; where none can hold the time, a FarTime, and of a time before 1970 the milliseconds themselves."""
-    if 0 <= time_ms // 1000 <= _SECONDS_MAX:
-        return datetime.fromtimestamp(time_ms // 1000, UTC)
-    return FarTime(time_ms // 1000) if time_ms > 0 else time_ms
+def _elements(octets: bytes, code: int, depth: int) -> list[bytes]:
+    """The elements of an array from its content."""
+    position = 4 if code & 0x10 else 1
+    count, constructor = int.from_bytes(octets[:position], "big"), octets[position]
+    # Values of no octets, such as the empty list, would let a few octets become any number of values.
+    if constructor in _EMPTY and count > len(octets):
+        raise ValueFault(f"array of {count} values without octets")
+    position += 1
+    fields: list[bytes] = []
+    for _ in range(count):
+        field, position = _constructed(octets, constructor, position, depth)
+        fields.append(field)
+    return fields

@@ -19,134 +19,135 @@ is not data (a value, a sequence) becomes its encoded sections, with type `amqp-
 
 from __future__ import annotations
 
-import struct
-from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
-
-from pamqp import commands, header
+from typing import Final, NamedTuple
 
 from leveret.model.errors import PeerError
 from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.amqp10_values import (
-    FarTime,
-    decode_value,
-    encode_value,
+    LISTS,
+    MAPS,
+    NULL,
+    TIME_S_MAX,
+    binary,
+    boolean,
+    end_of,
+    fields_of,
+    from_field,
     list_of,
     map_of,
+    named,
+    octets_of,
+    string,
     symbol,
+    text_of,
     timestamp,
-    ubyte,
+    to_field,
     uint,
 )
 
 OFFSET_HEADER: Final = "x-stream-offset"
+_OFFSET: Final = OFFSET_HEADER.encode()
 _HEADER: Final = 0x70
 _ANNOTATIONS: Final = 0x72
 _PROPERTIES: Final = 0x73
 _APPLICATION: Final = 0x74
 _DATA: Final = 0x75
+_SEQUENCE: Final = 0x76
+_VALUE: Final = 0x77
 _FOOTER: Final = 0x78
-_NULL: Final = b"\x40"
-_NAME_BYTES_MAX: Final = 128
-"""The longest name in a field table (spec 4.2.5.5)."""
-_DOUBLE: Final = struct.Struct(">d")
-TIME_S_MAX: Final = ((1 << 63) - 1) // 1000
-"""The latest timestamp of AMQP 0-9-1 that one of AMQP 1.0, which counts milliseconds, can hold."""
+_SMALL_ULONG: Final = 0x53
+_COMPOUND: Final = b"AF"
+_PREFIX: Final = b"x-"
+_EXCHANGE: Final = symbol(b"x-exchange")
+_ROUTING_KEY: Final = symbol(b"x-routing-key")
+_TYPE: Final = symbol(b"x-basic-type")
+_TEXT: Final = ord("S")
+_SHORT_BYTES_MAX: Final = 255
 
 
 class Message091(NamedTuple):
-    """An AMQP 1.0 message in terms of AMQP 0-9-1; `exchange` is None if no annotation names it."""
+    """An AMQP 1.0 message in terms of AMQP 0-9-1.
 
-    exchange: str | None
-    routing_key: str | None
-    properties: commands.Basic.Properties
+    Attributes:
+        exchange, routing_key: None if no annotation names them.
+        properties: by flag, as from properties.split.
+    """
+
+    exchange: bytes | None
+    routing_key: bytes | None
+    properties: dict[int, bytes]
     body: bytes
 
 
 def _section(descriptor: int, value: bytes) -> bytes:
-    return bytes((0, 0x53, descriptor)) + value
+    return bytes((0, _SMALL_ULONG, descriptor)) + value
 
 
-def _optional(value: Any) -> bytes:
-    return encode_value(value) if value else _NULL
-
-
-def encode_before_body(exchange: str, routing_key: str, content_header: bytes, body_bytes: int) -> bytes:
+def encode_before_body(exchange: bytes, routing_key: bytes, content_header: bytes, body_bytes: int) -> bytes:
     """The AMQP 1.0 message up to its body; the same octets for every message of one shape.
 
     Raises:
         PeerError: the content header's properties are malformed, or nested too deeply.
     """
     found = props.split(content_header)
-    given = props.decode(found)
-    headers: dict[str, Any] = dict(given.headers or {})
-    annotations = [
-        (symbol("x-exchange"), encode_value(exchange)),
-        (symbol("x-routing-key"), encode_value(routing_key)),
-    ]
-    if given.message_type:
-        annotations.append((symbol("x-basic-type"), encode_value(given.message_type)))
-    times = _times(found.get(props.HEADERS, b""))
-    for key in _annotating(headers):
-        value = headers.pop(key)
-        annotations.append((symbol(key), times.get(key) or encode_value(value, 1)))
+    annotations = [_EXCHANGE, string(exchange), _ROUTING_KEY, string(routing_key)]
+    if kind := found.get(props.TYPE):
+        annotations += (_TYPE, string(kind))
+    application: list[bytes] = []
+    for key, value in tables.split(found.get(props.HEADERS, b"")).items():
+        if key.startswith(_PREFIX):
+            if key != _OFFSET:
+                annotations += (symbol(key), from_field(value, 1))
+        # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
+        elif value[0] not in _COMPOUND:
+            application += (string(key), from_field(value))
     sections = [
-        _section(_HEADER, _header_of(given)),
+        _section(_HEADER, _header_of(found)),
         _section(_ANNOTATIONS, map_of(annotations)),
-        _section(_PROPERTIES, _properties_of(given, found.get(props.TIMESTAMP))),
+        _section(_PROPERTIES, _properties_of(found)),
     ]
-    # Application properties are of simple types; RabbitMQ leaves out lists and tables too.
-    simple = {key: value for key, value in headers.items() if not isinstance(value, list | dict)}
-    if simple:
-        pairs = [(encode_value(key), times.get(key) or encode_value(value)) for key, value in simple.items()]
-        sections.append(_section(_APPLICATION, map_of(pairs)))
+    if application:
+        sections.append(_section(_APPLICATION, map_of(application)))
     size = bytes((0xA0, body_bytes)) if body_bytes < 256 else b"\xb0" + body_bytes.to_bytes(4, "big")
-    return b"".join(sections) + _section(_DATA, size)
+    return b"".join((*sections, _section(_DATA, size)))
 
 
-def _times(table: bytes) -> dict[str, bytes]:
-    """The timestamps among the headers, encoded; a number cannot tell whether it was one that no datetime can hold."""
-    if b"T" not in table:
-        return {}
-    return {
-        key.decode(): timestamp(int.from_bytes(value[1:], "big") * 1000)
-        for key, value in tables.split(table).items()
-        if value[:1] == b"T" and int.from_bytes(value[1:], "big") <= TIME_S_MAX
-    }
-
-
-def _annotating(headers: dict[str, Any]) -> list[str]:
-    return [key for key in headers if key.startswith("x-") and key != OFFSET_HEADER]
-
-
-def _header_of(given: commands.Basic.Properties) -> bytes:
-    expiration = str(given.expiration or "")
+def _header_of(found: dict[int, bytes]) -> bytes:
+    mode, priority = found.get(props.DELIVERY_MODE), found.get(props.PRIORITY)
+    expiration = found.get(props.EXPIRATION, b"")
     return list_of(
         (
-            _NULL if given.delivery_mode is None else encode_value(given.delivery_mode == 2),
-            _NULL if given.priority is None else ubyte(given.priority),
-            uint(int(expiration)) if expiration.isdecimal() else _NULL,
+            NULL if mode is None else boolean(mode == b"\2"),
+            NULL if priority is None else b"\x50" + priority,
+            uint(int(expiration)) if expiration.isdigit() else NULL,
         )
     )
 
 
-def _properties_of(given: commands.Basic.Properties, time: bytes | None) -> bytes:
-    """The properties' section; `time` has the octets of the timestamp."""
-    time_s = TIME_S_MAX + 1 if time is None else int.from_bytes(time, "big")
+def _properties_of(found: dict[int, bytes]) -> bytes:
+    def text(flag: int) -> bytes:
+        octets = found.get(flag)
+        return string(octets) if octets else NULL
+
+    def named(flag: int) -> bytes:
+        octets = found.get(flag)
+        return symbol(octets) if octets else NULL
+
+    user, time_s = found.get(props.USER_ID), int.from_bytes(found.get(props.TIMESTAMP, b"\xff" * 8), "big")
     return list_of(
         (
-            _optional(given.message_id),
-            _optional((given.user_id or "").encode()),
-            _NULL,
-            _NULL,
-            _optional(given.reply_to),
-            _optional(given.correlation_id),
-            symbol(given.content_type) if given.content_type else _NULL,
-            symbol(given.content_encoding) if given.content_encoding else _NULL,
-            _NULL,
-            timestamp(time_s * 1000) if time_s <= TIME_S_MAX else _NULL,
-            _optional(given.app_id),
+            text(props.MESSAGE_ID),
+            binary(user) if user else NULL,
+            NULL,
+            NULL,
+            text(props.REPLY_TO),
+            text(props.CORRELATION_ID),
+            named(props.CONTENT_TYPE),
+            named(props.CONTENT_ENCODING),
+            NULL,
+            timestamp(time_s) if time_s <= TIME_S_MAX else NULL,
+            text(props.APP_ID),
         )
     )
 
@@ -159,7 +160,7 @@ def decode_message10(octets: bytes) -> Message091:
     try:
         return _decode(octets)
     except PeerError:
-        return Message091(None, None, commands.Basic.Properties(), octets)
+        return Message091(None, None, {}, octets)
 
 
 class Shape10:
@@ -188,147 +189,100 @@ class Shape10:
 
 
 def _decode(octets: bytes) -> Message091:
-    sections: dict[int, Any] = {}
+    sections: dict[int, int] = {}
     body: list[bytes] = []
     others: list[bytes] = []
     position = 0
     while position < len(octets):
         start = position
-        if octets[position] != 0:
-            raise PeerError(f"no section begins at byte {position}")
-        descriptor, position = decode_value(octets, position + 1)
-        value, position = decode_value(octets, position)
-        if descriptor == _DATA and isinstance(value, bytes):
-            body.append(value)
-        elif descriptor in (0x76, 0x77):
+        descriptor, at = _descriptor(octets, position)
+        position = end_of(octets, at)
+        data = octets_of(octets, at) if descriptor == _DATA else None
+        if data is not None:
+            body.append(data)
+        elif descriptor in (_SEQUENCE, _VALUE):
             others.append(octets[start:position])
-        elif isinstance(descriptor, int) and _HEADER <= descriptor <= _FOOTER:
-            sections[descriptor] = value
+        elif _HEADER <= descriptor <= _FOOTER:
+            sections[descriptor] = at
         else:
-            raise PeerError(f"section {descriptor!r} at byte {start} is unknown")
+            raise PeerError(f"section {descriptor} at byte {start} is unknown")
     if not sections and not body and not others:
         raise PeerError("no section at all")
-    message = _message(sections, b"".join(body))
+    message = _message(octets, sections, b"".join(body))
     if others:
-        message.properties.message_type = "amqp-1.0"
+        message.properties[props.TYPE] = b"amqp-1.0"
         return message._replace(body=b"".join(others))
     return message
 
 
-def _message(sections: dict[int, Any], body: bytes) -> Message091:
-    annotations, application = _map(sections.get(_ANNOTATIONS)), _map(sections.get(_APPLICATION))
-    exchange, key = annotations.pop("x-exchange", None), annotations.pop("x-routing-key", None)
-    fields = _fields(sections.get(_PROPERTIES), 13)
-    durable, priority, ttl = _fields(sections.get(_HEADER), 3)
+def _descriptor(octets: bytes, position: int) -> tuple[int, int]:
+    """The number of the section that begins at `position`, 0 for one without a number, and the place of its value."""
+    if octets[position] != 0:
+        raise PeerError(f"no section begins at byte {position}")
+    if octets[position + 1 : position + 2] == b"\x53":
+        return octets[position + 2 : position + 3][0] if len(octets) > position + 2 else 0, position + 3
+    value, at = to_field(octets, position + 1)
+    return tables.integer_of(value) or 0, at
 
-    def basic(name: str) -> Any:
-        value = annotations.pop(f"x-basic-{name}", None)
-        return application.pop(f"x-basic-{name}", None) if value is None else value
 
-    mode, old_priority, expiration = basic("delivery-mode"), basic("priority"), basic("expiration")
-    kind, app_id = basic("type"), basic("app-id")
-    if mode is None and durable is not None:
-        mode = 2 if durable else 1
-    properties = commands.Basic.Properties(
-        content_type=_short(fields[6]),
-        content_encoding=_short(fields[7]),
-        headers=_table({**application, **annotations}),
-        delivery_mode=mode if isinstance(mode, int) and mode in (1, 2) else None,
-        priority=_octet(old_priority if priority is None else priority),
-        correlation_id=_short(fields[5]),
-        reply_to=_short(fields[4]),
-        expiration=_short(expiration if ttl is None else ttl),
-        message_id=_short(fields[0]),
-        timestamp=_time(fields[9]),
-        message_type=_short(kind),
-        user_id=_short(fields[1]),
-        app_id=_short(app_id if fields[10] is None else fields[10]),
+def _message(octets: bytes, sections: dict[int, int], body: bytes) -> Message091:
+    annotations, application = (
+        {} if at is None else named(fields_of(octets, at, MAPS))
+        for at in (sections.get(_ANNOTATIONS), sections.get(_APPLICATION))
     )
+    durable, priority, ttl, *_ = _list(octets, sections.get(_HEADER), 3)
+    fields = _list(octets, sections.get(_PROPERTIES), 11)
+    exchange, key = annotations.pop(b"x-exchange", None), annotations.pop(b"x-routing-key", None)
+
+    def basic(name: bytes) -> bytes | None:
+        value = annotations.pop(name, b"V")
+        if value == b"V":
+            value = application.pop(name, b"V")
+        return None if value == b"V" else value
+
+    mode, old_priority = basic(b"x-basic-delivery-mode"), basic(b"x-basic-priority")
+    expiration, kind, app_id = basic(b"x-basic-expiration"), basic(b"x-basic-type"), basic(b"x-basic-app-id")
+    time = fields[9]
+    found = {
+        props.CONTENT_TYPE: _short(fields[6]),
+        props.CONTENT_ENCODING: _short(fields[7]),
+        props.HEADERS: tables.join(application | annotations) or None,
+        props.DELIVERY_MODE: _mode(mode, durable),
+        props.PRIORITY: _octet(old_priority if priority is None else priority),
+        props.CORRELATION_ID: _short(fields[5]),
+        props.REPLY_TO: _short(fields[4]),
+        props.EXPIRATION: _short(expiration if ttl is None else ttl),
+        props.MESSAGE_ID: _short(fields[0]),
+        props.TIMESTAMP: time[1:] if time is not None and time[:1] == b"T" else None,
+        props.TYPE: _short(kind),
+        props.USER_ID: _short(fields[1]),
+        props.APP_ID: _short(app_id if fields[10] is None else fields[10]),
+    }
+    properties = {flag: value for flag, value in found.items() if value is not None}
     return Message091(_short(exchange), _short(key), properties, body)
 
 
-def _map(section: Any) -> dict[str, Any]:
-    """A section that has to be a map; empty if it is none."""
-    return dict(section) if isinstance(section, dict) else {}
+def _list(octets: bytes, at: int | None, count: int) -> list[bytes | None]:
+    """The values of a section that has to be a list, as a field table has them; None for null."""
+    fields = [] if at is None else fields_of(octets, at, LISTS)
+    return [*(None if field == b"V" else field for field in fields), *[None] * (count - len(fields))]
 
 
-def _fields(section: Any, count: int) -> list[Any]:
-    """The fields of a list section; those left out at its end are None."""
-    given = list(section) if isinstance(section, list) else []
-    return (given + [None] * count)[:count]
-
-
-def _short(value: Any) -> str | None:
+def _short(field: bytes | None) -> bytes | None:
     """A short string, None for what does not fit one."""
-    if value is None:
+    if field is None:
         return None
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text if len(text.encode()) < 256 else None
+    text = field[5:] if field[0] == _TEXT else text_of(field)
+    return text if text is not None and len(text) <= _SHORT_BYTES_MAX else None
 
 
-def _time(value: Any) -> Any:
-    """A datetime, or the seconds where no datetime can hold them, as of publishers that write milliseconds."""
-    if isinstance(value, datetime):
-        return value
-    return int(value) if isinstance(value, FarTime) else None
+def _mode(mode: bytes | None, durable: bytes | None) -> bytes | None:
+    if mode is None and durable is not None:
+        return b"\2" if durable == b"t\1" else b"\1"
+    number = None if mode is None else tables.integer_of(mode)
+    return bytes((number,)) if number in (1, 2) else None
 
 
-def _octet(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 256 else None
-
-
-def _plain(value: Any) -> Any:
-    """A value that a field table of 0-9-1 can hold."""
-    if isinstance(value, bytes):
-        return bytearray(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63:
-        return str(value)
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return _table(value) if isinstance(value, dict) else value
-
-
-def _table(entries: dict[str, Any]) -> dict[str, Any]:
-    """A table with names of at most the length that 0-9-1 allows: its encoder logs each longer one, whole."""
-    return {_name(key): _plain(value) for key, value in entries.items()}
-
-
-def _name(key: str) -> str:
-    return key if len(key) * 4 <= _NAME_BYTES_MAX else key.encode()[:_NAME_BYTES_MAX].decode(errors="ignore")
-
-
-def content_header_of(properties: commands.Basic.Properties, body_bytes: int) -> bytes:
-    """A content header payload of AMQP 0-9-1."""
-    headers, time = properties.headers, cast(datetime | int | None, properties.timestamp)
-    values: dict[str, Any] = headers or {}
-    others = {key: value for key, value in values.items() if isinstance(value, float | FarTime)}
-    if not others and not isinstance(time, int):
-        return header.ContentHeader(0, body_bytes, properties).marshal()
-    if others:
-        # The encoder would write floats as four octets, which not all of them fit, and such times as numbers.
-        properties.headers = {**values, **dict.fromkeys(others, False)}
-    if isinstance(time, int):
-        properties.timestamp = None
-    found = props.split(header.ContentHeader(0, body_bytes, properties).marshal())
-    properties.headers, properties.timestamp = headers, cast(datetime | None, time)
-    if others:
-        table = tables.split(found[props.HEADERS])
-        for key, value in others.items():
-            double = b"d" + _DOUBLE.pack(value)
-            table[key.encode()] = tables.timestamp(value) if isinstance(value, FarTime) else double
-        found[props.HEADERS] = tables.join(table)
-    if isinstance(time, int):
-        found[props.TIMESTAMP] = time.to_bytes(8, "big")
-    return props.join(found, body_bytes)
-
-
-def content_header_within(
-    properties: commands.Basic.Properties, body_bytes: int, least: dict[str, Any]
-) -> bytes:
-    """As `content_header_of`; if AMQP 0-9-1 cannot encode some of the headers, with the headers `least` alone."""
-    try:
-        return content_header_of(properties, body_bytes)
-    except (TypeError, ValueError, OverflowError, struct.error):
-        # Names or numbers that AMQP 1.0 can have and 0-9-1 cannot.
-        properties.headers = least
-        return content_header_of(properties, body_bytes)
+def _octet(field: bytes | None) -> bytes | None:
+    number = None if field is None else tables.integer_of(field)
+    return bytes((number,)) if number is not None and 0 <= number < 256 else None

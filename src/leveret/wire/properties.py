@@ -225,13 +225,13 @@ def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
     """A content header payload of these properties, in the form of `split`."""
     flags = 0
     parts: list[bytes] = []
-    for flag, width in _WIDTHS.items():
-        value = properties.get(flag)
-        if value is not None:
-            flags |= flag
-            if width in _LENGTH_BYTES:
-                parts.append(len(value).to_bytes(_LENGTH_BYTES[width], "big"))
-            parts.append(value)
+    for flag in sorted(properties, reverse=True):
+        value, width = properties[flag], _WIDTHS[flag]
+        flags |= flag
+        if width == _SHORT:
+            parts.append(shortstr(value))
+        else:
+            parts += (len(value).to_bytes(4, "big"), value) if width == _TABLE else (value,)
     return b"".join([b"\x00\x3c\x00\x00", body_bytes.to_bytes(8, "big"), flags.to_bytes(2, "big"), *parts])
 
 

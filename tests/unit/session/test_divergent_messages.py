@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
+from pamqp.header import ContentHeader
 
 from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import alike
@@ -20,7 +21,6 @@ from leveret.model.errors import Corrupt
 from leveret.session.divergent_messages import Row, Tail, message_rows
 from leveret.session.stream.messages import entries_of
 from leveret.wire.chunk import Chunk, ChunkType, Header, encode_entry
-from leveret.wire.message10 import content_header_of
 from leveret.wire.record import Settlement, content_header, encode_settlements, message_head
 
 Found = list[Chunk | Corrupt]
@@ -65,7 +65,7 @@ def test_a_row_has_all_of_a_message() -> None:
         content_type="text/plain", headers={"n": 1, "octets": bytearray(b"\xff")}, delivery_mode=2,
         message_type="kind", timestamp=datetime(2026, 11, 21, tzinfo=UTC),
     )  # fmt: skip
-    entry = message_head(b"ex", b"a.b", content_header_of(properties, 2)) + b"hi"
+    entry = message_head(b"ex", b"a.b", ContentHeader(0, 2, properties).marshal()) + b"hi"
     (row,) = rows(QUEUE, [chunk(10, encode_entry(entry))])
     assert row == {
         "report": "r-e1", "vhost": "/", "queue": "work", "offset": 10, "timestamp_ms": 1010,

@@ -1,122 +1,96 @@
+"""wire.message10: a message of AMQP 0-9-1 in the form that streams hold, and back."""
+
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import proton
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import commands
 
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.message10 import TIME_S_MAX, content_header_of, decode_message10, encode_before_body
-from leveret.wire.properties import decode, split
+from leveret.wire.amqp10_values import TIME_S_MAX
+from leveret.wire.message10 import Message091, decode_message10, encode_before_body
 
-Properties = commands.Basic.Properties
-short = st.text(max_size=40).filter(bool) | st.none()
-header_values = (
-    st.booleans()
-    | st.integers(-(1 << 63), (1 << 63) - 1)
-    | st.text(max_size=20)
-    | st.floats(allow_nan=False)
-    | st.none()
+TEXT = st.text(min_size=1, max_size=40).map(str.encode)
+NAMES = st.text("abc-", min_size=1, max_size=8).map(str.encode)
+VALUES = st.one_of(
+    st.sampled_from([b"t\0", b"t\1", b"V"]),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(tables.long_integer),
+    st.text(max_size=20).map(lambda text: tables.long_string(text.encode())),
+    st.binary(min_size=8, max_size=8).map(lambda octets: b"d" + octets),
+    st.integers(0, TIME_S_MAX).map(tables.timestamp),
 )
-keys = st.text("abc-", min_size=1, max_size=8)
-properties = st.builds(
-    Properties,
-    content_type=short,
-    content_encoding=short,
-    headers=st.dictionaries(keys, header_values, max_size=4),
-    delivery_mode=st.sampled_from([None, 1, 2]),
-    priority=st.none() | st.integers(0, 255),
-    correlation_id=short,
-    reply_to=short,
-    expiration=st.none() | st.integers(0, (1 << 32) - 1).map(str),
-    message_id=short,
-    timestamp=st.none() | st.integers(0, 4_000_000_000).map(lambda each: datetime.fromtimestamp(each, UTC)),
-    message_type=short,
-    user_id=short,
-    app_id=short,
+HEADERS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4).map(tables.join)
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        props.CONTENT_TYPE: TEXT,
+        props.CONTENT_ENCODING: TEXT,
+        props.HEADERS: HEADERS,
+        props.DELIVERY_MODE: st.sampled_from([b"\1", b"\2"]),
+        props.PRIORITY: st.binary(min_size=1, max_size=1),
+        props.CORRELATION_ID: TEXT,
+        props.REPLY_TO: TEXT,
+        props.EXPIRATION: st.integers(0, (1 << 32) - 1).map(lambda number: b"%d" % number),
+        props.MESSAGE_ID: TEXT,
+        props.TIMESTAMP: st.integers(0, TIME_S_MAX).map(lambda seconds: seconds.to_bytes(8, "big")),
+        props.TYPE: TEXT,
+        props.USER_ID: TEXT,
+        props.APP_ID: TEXT,
+    },
 )
 
 
-def encode(
-    given_properties: Properties, body: bytes = b"body", exchange: str = "ex", key: str = "key"
-) -> bytes:
-    header = content_header_of(given_properties, len(body))
-    return encode_before_body(exchange, key, header, len(body)) + body
+def there_and_back(properties: dict[int, bytes], body: bytes = b"body") -> Message091:
+    before = encode_before_body(b"ex", b"key", props.join(properties, len(body)), len(body))
+    return decode_message10(before + body)
 
 
-@given(properties, st.binary(max_size=300), st.text(max_size=20), st.text(max_size=20))
-def test_a_message_comes_back_as_it_was(
-    given_properties: Properties, body: bytes, exchange: str, key: str
-) -> None:
-    message = decode_message10(encode(given_properties, body, exchange, key))
-    assert (message.exchange, message.routing_key, message.body) == (exchange, key, body)
-    expected = {name: getattr(given_properties, name) for name in given_properties.__slots__}
-    got = {name: getattr(message.properties, name) for name in message.properties.__slots__}
-    assert got == expected
+def headers_of(message: Message091) -> dict[bytes, bytes]:
+    return tables.split(message.properties.get(props.HEADERS, b""))
 
 
-@pytest.mark.parametrize(
-    "seconds", [0, 1, 4_000_000_000, 1 << 32, 253_402_300_799, 253_402_300_800, 1_700_000_000_000, TIME_S_MAX]
-)
-def test_a_time_comes_back_as_it_was_also_one_that_a_publisher_wrote_in_milliseconds(seconds: int) -> None:
-    time = seconds.to_bytes(8, "big")
-    header = props.join({props.TIMESTAMP: time}, 4)
-    message = decode_message10(encode_before_body("ex", "key", header, 4) + b"body")
-    assert props.split(content_header_of(message.properties, 4))[props.TIMESTAMP] == time
+@given(PROPERTIES, st.binary(max_size=300))
+def test_a_message_comes_back_as_it_was(properties: dict[int, bytes], body: bytes) -> None:
+    message = there_and_back(properties, body)
+    assert (message.exchange, message.routing_key, message.body) == (b"ex", b"key", body)
+    headers = tables.split(properties.get(props.HEADERS, b""))
+    assert headers_of(message) == headers
+    others = {flag: value for flag, value in properties.items() if flag != props.HEADERS}
+    assert {flag: value for flag, value in message.properties.items() if flag != props.HEADERS} == others
 
 
-@pytest.mark.parametrize("name", ["when", "x-when"])
-@pytest.mark.parametrize(
-    "seconds", [0, 4_000_000_000, 1 << 32, 253_402_300_799, 253_402_300_800, 1_700_000_000_000, TIME_S_MAX]
-)
-def test_a_time_among_the_headers_comes_back_as_it_was(name: str, seconds: int) -> None:
-    """One in milliseconds came back as seconds, and one in microseconds took all other properties with it."""
-    table = tables.join({name.encode(): tables.timestamp(seconds), b"n": tables.integer(5)})
-    header = props.join({props.HEADERS: table, props.PRIORITY: b"\x05"}, 4)
-    message = decode_message10(encode_before_body("ex", "key", header, 4) + b"body")
-    found = props.split(content_header_of(message.properties, 4))
-    assert tables.split(found[props.HEADERS])[name.encode()] == tables.timestamp(seconds)
-    assert (message.properties.headers or {}).keys() == {name, "n"}
-    assert found[props.PRIORITY] == b"\x05"
-
-
-def test_a_time_among_the_headers_that_amqp_10_cannot_hold_becomes_a_number() -> None:
-    table = tables.join({b"when": tables.timestamp(TIME_S_MAX + 1)})
-    message = decode_message10(encode_before_body("", "q", props.join({props.HEADERS: table}, 0), 0))
-    assert message.properties.headers == {"when": TIME_S_MAX + 1}
-
-
-def test_a_header_of_proton_that_is_a_time_is_one_by_amqp_091() -> None:
-    given = proton.Message(body=b"body", properties={"when": proton.timestamp(1_700_000_000_123)})
-    found = props.split(content_header_of(decode_message10(given.encode()).properties, 4))
-    assert tables.split(found[props.HEADERS]) == {b"when": tables.timestamp(1_700_000_000)}
+@pytest.mark.parametrize("name", [b"when", b"x-when"])
+def test_a_time_among_the_headers_that_amqp_10_cannot_hold_becomes_a_number(name: bytes) -> None:
+    table = tables.join({name: tables.timestamp(TIME_S_MAX + 1)})
+    assert headers_of(there_and_back({props.HEADERS: table})) == {name: tables.long_integer(TIME_S_MAX + 1)}
 
 
 def test_a_time_that_amqp_10_cannot_hold_is_left_out() -> None:
-    header = props.join({props.TIMESTAMP: (TIME_S_MAX + 1).to_bytes(8, "big"), props.PRIORITY: b"\x05"}, 4)
-    properties = decode_message10(encode_before_body("ex", "key", header, 4) + b"body").properties
-    assert (properties.timestamp, properties.priority) == (None, 5)
+    message = there_and_back({props.TIMESTAMP: (TIME_S_MAX + 1).to_bytes(8, "big"), props.PRIORITY: b"\5"})
+    assert message.properties == {props.PRIORITY: b"\5"}
 
 
-def test_proton_reads_what_is_written() -> None:
-    given_properties = Properties(
-        content_type="text/plain",
-        headers={"colour": "red", "x-own": 1},
-        delivery_mode=2,
-        priority=3,
-        expiration="60000",
-        message_id="id",
-        timestamp=datetime(2020, 1, 1, tzinfo=UTC),
-        app_id="app",
-        message_type="type",
+def test_proton_reads_all_that_is_written() -> None:
+    header = props.join(
+        {
+            props.CONTENT_TYPE: b"text/plain",
+            props.HEADERS: tables.join({b"colour": tables.long_string(b"red"), b"x-own": b"b\1"}),
+            props.DELIVERY_MODE: b"\2",
+            props.PRIORITY: b"\3",
+            props.EXPIRATION: b"60000",
+            props.MESSAGE_ID: b"id",
+            props.TIMESTAMP: (1_577_836_800).to_bytes(8, "big"),
+            props.APP_ID: b"app",
+            props.TYPE: b"type",
+        },
+        4,
     )
     message: Any = proton.Message()
-    message.decode(encode(given_properties))
+    message.decode(encode_before_body(b"ex", b"key", header, 4) + b"body")
     assert (message.durable, message.priority, message.ttl) == (True, 3, 60.0)
     assert (message.id, message.content_type, message.group_id) == ("id", "text/plain", "app")
     assert message.properties == {"colour": "red"}
@@ -130,39 +104,51 @@ def test_proton_reads_what_is_written() -> None:
     assert message.creation_time == 1_577_836_800.0
 
 
-def test_what_proton_writes_is_read() -> None:
-    message = proton.Message(
-        id=proton.ulong(7), correlation_id="c", properties={"n": 5, "s": "v"}, body=b"bytes", durable=True
+def test_a_message_of_proton_is_read() -> None:
+    given = proton.Message(
+        id=proton.ulong(7),
+        correlation_id="c",
+        properties={"n": 5, "s": "v", "when": proton.timestamp(1_700_000_000_123)},
+        body=b"bytes",
+        durable=True,
     )
-    message.inferred = True
-    got = decode_message10(bytes(message.encode()))
-    assert (got.exchange, got.routing_key, got.body) == (None, None, b"bytes")
-    assert (got.properties.message_id, got.properties.correlation_id) == ("7", "c")
-    assert (got.properties.headers, got.properties.delivery_mode) == ({"n": 5, "s": "v"}, 2)
+    given.inferred = True
+    message = decode_message10(bytes(given.encode()))
+    assert (message.exchange, message.routing_key, message.body) == (None, None, b"bytes")
+    found = {flag: message.properties[flag] for flag in (props.MESSAGE_ID, props.CORRELATION_ID)}
+    assert found == {props.MESSAGE_ID: b"7", props.CORRELATION_ID: b"c"}
+    assert message.properties[props.DELIVERY_MODE] == b"\2"
+    assert headers_of(message) == {
+        b"n": tables.long_integer(5),
+        b"s": tables.long_string(b"v"),
+        b"when": tables.timestamp(1_700_000_000),
+    }
 
 
 @pytest.mark.parametrize("body", ["text", ["a", 1], {"k": 1}])
 def test_a_body_that_is_no_data_comes_as_its_section(body: Any) -> None:
-    got = decode_message10(bytes(proton.Message(body=body).encode()))
-    assert got.properties.message_type == "amqp-1.0"
-    assert got.body[:3] in (b"\0\x53\x77", b"\0\x80\0", b"\0\x53\x76")
+    message = decode_message10(bytes(proton.Message(body=body).encode()))
+    assert message.properties[props.TYPE] == b"amqp-1.0"
+    assert message.body[:3] in (b"\0\x53\x77", b"\0\x80\0", b"\0\x53\x76")
     again = proton.Message()
-    again.decode(got.body)
+    again.decode(message.body)
     assert again.body == body
 
 
-def test_names_that_are_too_long_for_a_table_are_cut_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_that_are_too_long_for_a_table_are_cut() -> None:
     long = "é" * 100
-    message = proton.Message(properties={long: 1, "map": {long: 2}}, body=b"x")
-    message.inferred = True
-    got = decode_message10(bytes(message.encode()))
-    header = content_header_of(got.properties, 1)
-    assert decode(split(header)).headers == {long[:64]: 1, "map": {long[:64]: 2}}
-    assert not caplog.records
+    given = proton.Message(properties={long: 1, "map": {long: 2}}, body=b"x")
+    given.inferred = True
+    found = headers_of(decode_message10(bytes(given.encode())))
+    name = long[:64].encode()
+    assert found == {
+        name: tables.long_integer(1),
+        b"map": tables.table({name: tables.long_integer(2)}),
+    }
 
 
 def test_the_annotations_of_older_brokers_are_properties() -> None:
-    message = proton.Message(
+    given = proton.Message(
         body=b"x",
         annotations={
             proton.symbol("x-basic-delivery-mode"): proton.ubyte(2),
@@ -171,21 +157,37 @@ def test_the_annotations_of_older_brokers_are_properties() -> None:
         },
         properties={"x-basic-type": "type", "x-basic-app-id": "app", "kept": "v"},
     )
-    message.inferred = True
-    got = decode_message10(bytes(message.encode())).properties
-    assert (got.delivery_mode, got.priority, got.expiration) == (2, 4, "1000")
-    assert (got.message_type, got.app_id, got.headers) == ("type", "app", {"kept": "v"})
+    given.inferred = True
+    message = decode_message10(bytes(given.encode()))
+    assert {flag: value for flag, value in message.properties.items() if flag != props.HEADERS} == {
+        props.DELIVERY_MODE: b"\2",
+        props.PRIORITY: b"\4",
+        props.EXPIRATION: b"1000",
+        props.TYPE: b"type",
+        props.APP_ID: b"app",
+    }
+    assert headers_of(message) == {b"kept": tables.long_string(b"v")}
 
 
 @given(st.binary(max_size=80))
-def test_what_is_no_message_becomes_a_body(octets: bytes) -> None:
+def test_octets_that_are_no_message_become_a_body(octets: bytes) -> None:
     message = decode_message10(octets)
     assert isinstance(message.body, bytes)
-    content_header_of(message.properties, len(message.body))
+    assert props.split(props.join(message.properties, 0)) == message.properties
 
 
 def test_headers_that_amqp_10_has_no_simple_type_for_are_left_out() -> None:
-    got = decode_message10(
-        encode(Properties(headers={"list": [1], "table": {"a": 1}, "x-list": [1], "n": 1}))
-    )
-    assert got.properties.headers == {"x-list": [1], "n": 1}
+    headers = {
+        b"list": tables.array([b"b\1"]),
+        b"table": tables.table({b"a": b"b\1"}),
+        b"x-list": tables.array([b"b\1"]),
+        b"n": b"b\1",
+    }
+    found = headers_of(there_and_back({props.HEADERS: tables.join(headers)}))
+    assert found == {b"n": b"b\1", b"x-list": headers[b"x-list"]}
+
+
+def test_texts_that_are_no_utf_8_are_readable_in_a_stream() -> None:
+    message = there_and_back({props.MESSAGE_ID: b"\xff", props.HEADERS: tables.join({b"\xff": b"b\1"})})
+    assert message.properties[props.MESSAGE_ID] == "\ufffd".encode()
+    assert headers_of(message) == {"\ufffd".encode(): b"b\1"}

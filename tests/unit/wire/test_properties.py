@@ -12,7 +12,6 @@ from pamqp import commands, header
 
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import SyntaxFault
 
 SHORT = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
@@ -94,7 +93,7 @@ def test_values_come_without_their_lengths() -> None:
 
 @pytest.mark.parametrize("seconds", [1_700_000_000_000_000, (1 << 64) - 1])
 def test_headers_are_readable_beside_a_time_that_no_date_can_hold(seconds: int) -> None:
-    table = props.split(content_header_of(commands.Basic.Properties(headers={"a": 1}), 0))[props.HEADERS]
+    table = props.split(payload(headers={"a": 1}))[props.HEADERS]
     time = seconds.to_bytes(8, "big")
     assert props.headers_of(props.join({props.HEADERS: table, props.TIMESTAMP: time}, 0)) == {"a": 1}
     assert props.headers_of(props.join({props.TIMESTAMP: time}, 0)) == {}

@@ -5,7 +5,8 @@ An entry is as its publisher sent it: a message of AMQP 1.0, or a batch of them 
 
 from __future__ import annotations
 
-from leveret.wire.message10 import Shape10, content_header_within
+from leveret.wire import properties
+from leveret.wire.message10 import Shape10
 from leveret.wire.record import StoredMessage
 from leveret.wire.stream_entry import messages_of
 
@@ -15,7 +16,7 @@ class StreamMessages:
 
     def __init__(self, queue: str) -> None:
         """`queue` is the routing key of messages from publishers of the stream protocol."""
-        self._queue = queue
+        self._key = queue.encode()
         self._shape: Shape10 | None = None
         self._header = b""
 
@@ -27,7 +28,6 @@ class StreamMessages:
         shape = self._shape
         if shape is None or not shape.fits(octets):
             shape = self._shape = Shape10(octets)
-            self._header = content_header_within(shape.message.properties, shape.body_bytes, {})
-        exchange, key = shape.message.exchange or "", shape.message.routing_key
-        route = self._queue if key is None else key
-        return StoredMessage(exchange.encode(), route.encode(), self._header, shape.body_of(octets))
+            self._header = properties.join(shape.message.properties, shape.body_bytes)
+        exchange, key = shape.message.exchange or b"", shape.message.routing_key
+        return StoredMessage(exchange, self._key if key is None else key, self._header, shape.body_of(octets))

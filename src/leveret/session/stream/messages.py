@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -14,25 +13,17 @@ from leveret.core.queues.messages import Messages, Run
 from leveret.model.errors import PeerError
 from leveret.wire import properties, tables
 from leveret.wire.chunk import ChunkError
-from leveret.wire.message10 import (
-    OFFSET_HEADER,
-    Message091,
-    Shape10,
-    content_header_within,
-    encode_before_body,
-)
+from leveret.wire.message10 import OFFSET_HEADER, Shape10, encode_before_body
 from leveret.wire.properties import shortstr
 from leveret.wire.record import content_header
 from leveret.wire.stream_entry import messages_of
 
-KEPT_HEADER_BYTES_MAX: Final = 1024
-"""The longest header whose encoding is kept: a publisher may send a thousand of 128 KiB, none of which repeats."""
 _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _OFFSET: Final = struct.Struct(">q")
-_OFFSET_PLACE: Final = b"\x7foffset?"
-"""Replaces the offset in a header until it is known."""
-_OTHER_PLACE: Final = b"\x70OTHERS!"
+_OFFSET_NAME: Final = OFFSET_HEADER.encode()
+_OFFSET_ENTRY: Final = tables.join({_OFFSET_NAME: tables.long_integer(0)})
+"""The last of the headers; it ends with the octets of the offset."""
 
 
 def entries_of(gathered: list[Messages]) -> list[bytes]:
@@ -40,29 +31,16 @@ def entries_of(gathered: list[Messages]) -> list[bytes]:
     return [
         b"".join((before, body))
         for messages in gathered
-        for head, bodies in messages.by_head()
-        for before in (_before_body(head.route, head.header, head.body_bytes),)
+        for route, header, bodies in messages.by_route()
+        for before in (_before_body(route, header, len(bodies[0])),)
         for body in bodies
     ]
 
 
 def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
     """An entry up to its body: length, sections, the head of the data section."""
-    encode = _kept if len(header) <= KEPT_HEADER_BYTES_MAX else _encoded
-    return encode(route, header, body_bytes)
-
-
-@lru_cache(maxsize=1024)
-def _kept(route: bytes, header: bytes, body_bytes: int) -> bytes:
-    return _encoded(route, header, body_bytes)
-
-
-def _encoded(route: bytes, header: bytes, body_bytes: int) -> bytes:
-    exchange_end = 1 + route[0]
-    exchange, key = (
-        route[1:exchange_end].decode(errors="replace"),
-        route[exchange_end + 1 :].decode(errors="replace"),
-    )
+    behind = 1 + route[0]
+    exchange, key = route[1:behind], route[behind + 1 :]
     try:
         before = encode_before_body(exchange, key, header, body_bytes)
     except PeerError:
@@ -117,7 +95,7 @@ def last_offset_of(messages: Messages) -> int | None:
     """The offset of the last of a stream's messages, from its header; None if it has none."""
     head = messages.head or head_of_octets(b"\0\0", messages.headers[-1][4:])
     headers = tables.split(properties.split(head.header).get(properties.HEADERS, b""))
-    value = headers.get(OFFSET_HEADER.encode())
+    value = headers.get(_OFFSET_NAME)
     return None if value is None else _OFFSET.unpack(value[1:])[0]
 
 
@@ -127,39 +105,17 @@ class _Shape(Shape10):
     def __init__(self, octets: bytes, queue: bytes) -> None:
         """Take the shape of an AMQP 1.0 message in the queue of this name."""
         super().__init__(octets)
-        message = self.message
-        header, at = _header_with_offset(message)
-        self._before_offset = len(header).to_bytes(4, "big") + header[:at]
-        self._after_offset = header[at + _OFFSET.size :]
-        key = queue if message.routing_key is None else message.routing_key.encode()
-        self.route = shortstr((message.exchange or "").encode()) + shortstr(key)
+        exchange, key, found, _ = self.message
+        headers = tables.without(found.get(properties.HEADERS, b""), (_OFFSET_NAME,))[0] + _OFFSET_ENTRY
+        header = properties.join(found | {properties.HEADERS: headers}, self.body_bytes)
+        _, at = properties.place_of(header, properties.HEADERS)
+        self._before_offset = len(header).to_bytes(4, "big") + header[: at - _OFFSET.size]
+        self._after_offset = header[at:]
+        self.route = shortstr(exchange or b"") + shortstr(queue if key is None else key)
 
     def header(self, offset: int) -> bytes:
         """The content header at an offset, behind its length."""
         return self._before_offset + _OFFSET.pack(offset) + self._after_offset
-
-
-def _header_with_offset(message: Message091) -> tuple[bytes, int]:
-    """The content header, with a placeholder for the offset, and its position."""
-    header = _header_with(message, _OFFSET_PLACE)
-    if header.count(_OFFSET_PLACE) == 1:
-        return header, header.index(_OFFSET_PLACE)
-    # The publisher wrote the same octets somewhere: with another placeholder only its own place differs.
-    other, begin, end = _header_with(message, _OTHER_PLACE), 0, len(header)
-    while begin < end:
-        middle = (begin + end) // 2
-        if header[begin : middle + 1] == other[begin : middle + 1]:
-            begin = middle + 1
-        else:
-            end = middle
-    return header, begin
-
-
-def _header_with(message: Message091, octets: bytes) -> bytes:
-    found = message.properties
-    place = {OFFSET_HEADER: _OFFSET.unpack(octets)[0]}
-    found.headers = {**(found.headers or {}), **place}
-    return content_header_within(found, len(message.body), place)
 
 
 def _messages(data: bytes, first: int, from_offset: int) -> Iterator[tuple[int, bytes]]:

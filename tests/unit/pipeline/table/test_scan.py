@@ -90,7 +90,7 @@ def test_each_message_is_a_row_with_its_state_and_when_and_why_it_was_settled(
 def test_an_entry_of_a_stream_is_its_messages(tmp_path: Path) -> None:
     """As publishers of both protocols sent them: with properties, in batches, compressed or not, as other octets."""
     properties = header.ContentHeader(0, 3, commands.Basic.Properties(app_id="a", headers={"n": 1})).marshal()
-    by_amqp = encode_before_body("ex", "key", properties, 3) + b"abc"
+    by_amqp = encode_before_body(b"ex", b"key", properties, 3) + b"abc"
     plain = [b"one", b"two"]
     batch = b"".join(len(each).to_bytes(4, "big") + each for each in plain)
     entries = [
