@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from leveret.model.addresses import bracketed
 from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.patterns import PatternError, compiled
 
@@ -382,7 +383,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        return f"{bracketed(self.ip)}:{self.port}"
 
 
 LOOPBACK: Final = "127.0.0.1"

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from leveret.config.kinds import NONE
 from leveret.config.syntax import SettingText
+from leveret.model.addresses import bracketed
 from leveret.model.errors import ConfigError
 
 SUFFIX: Final = ".ini"
@@ -134,8 +135,7 @@ def _listeners(lines: list[Line]) -> dict[str, SettingText]:
     found = {}
     for line in ports:
         if line.value != _NOWHERE:
-            address = f"[{host}]:{line.value}" if ":" in host else f"{host}:{line.value}"
-            found[_AMQP[line.key]] = SettingText(address, line.place)
+            found[_AMQP[line.key]] = SettingText(f"{bracketed(host)}:{line.value}", line.place)
         elif line.key == "port":
             # Without a word there would be Leveret's own default listener.
             found["listeners.tcp"] = SettingText(NONE, line.place)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from leveret.config.kinds import NONE, Integer
+from leveret.model.addresses import bracketed
 from leveret.model.store_uri import SCHEMES, has_credentials, local_path
 
 REPLICATION_PORT: Final = 5679
@@ -40,7 +41,7 @@ class NodeUri(NamedTuple):
         return self.scheme == "tls"
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{_place(self.host, self.port)}"
+        return f"{self.scheme}://{bracketed(self.host)}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ def _endpoint(text: str) -> EtcdEndpoint:
     match = _ENDPOINT.fullmatch(text)
     if match is None:
         raise ValueError
-    url = f"{match['scheme']}://{_place(*_host_and_port(match['place'], ETCD_PORT))}"
+    host, port = _host_and_port(match["place"], ETCD_PORT)
+    url = f"{match['scheme']}://{bracketed(host)}:{port}"
     return EtcdEndpoint(url, unquote(match["user"] or ""), unquote(match["password"] or ""))
 
 
@@ -178,7 +180,3 @@ def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
     if not _NAME.fullmatch(host):
         raise ValueError
     return host, port
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,7 +17,6 @@ The settings have no user and no password: users type them to log in, and the si
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import ssl
 import tomllib
@@ -29,6 +28,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from leveret.model.addresses import is_address, is_loopback
 from leveret.model.errors import ConfigError
 from leveret.model.host_port import host_and_port
 
@@ -130,14 +130,6 @@ def server_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
     return context
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _check_beyond_loopback(settings: ConsoleSettings) -> None:
     """Refuse a listener for other machines without TLS: passwords and cookies would travel in clear text."""
     if not is_loopback(settings.host) and not settings.has_tls:
@@ -177,7 +169,8 @@ def _checked_url(name: str, url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"sites.{name}: '{url}' is no URL such as https://eu.example:15671")
-    if parts.scheme == "http" and not is_loopback(parts.hostname):
+    is_here = parts.hostname == "localhost" or is_loopback(parts.hostname)
+    if parts.scheme == "http" and not is_here:
         raise ConfigError(
             f"sites.{name}: passwords would travel to {parts.hostname} in clear text: use https, and the port of "
             "management.ssl.port"
@@ -187,13 +180,9 @@ def _checked_url(name: str, url: str) -> str:
 
 def _listen(text: str) -> tuple[str, int]:
     found = host_and_port(text, least=0)
-    try:
-        if found is not None:
-            ipaddress.ip_address(found[0])
-            return found
-    except ValueError:
-        pass
-    raise ConfigError(f"listen: '{text[:100]}' is no IP address and port, such as {LISTEN_DEFAULT}")
+    if found is None or not is_address(found[0]):
+        raise ConfigError(f"listen: '{text[:100]}' is no IP address and port, such as {LISTEN_DEFAULT}")
+    return found
 
 
 def _path(text: Any) -> Path | None:

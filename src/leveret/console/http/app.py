@@ -37,7 +37,8 @@ from leveret.console.http.static_files import ConsoleFiles
 from leveret.console.http.throttle import LoginThrottle
 from leveret.console.http.views import VIEWS, show_actions
 from leveret.console.jobs.actions import BY_NAME, may_act
-from leveret.console.settings import ConsoleSettings, is_loopback
+from leveret.console.settings import ConsoleSettings
+from leveret.model.addresses import is_loopback
 from leveret.model.errors import LeveretError
 from leveret.model.foreign_json import decode_json
 

@@ -7,7 +7,6 @@ use a name that resolves to this machine; the check of `Host` refuses such names
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from http import HTTPStatus
 from typing import Final
@@ -16,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from leveret.model.addresses import is_address
 from leveret.model.whole_number import whole_number
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -93,14 +93,7 @@ class Guard:
 
     def _is_known(self, host: str) -> bool:
         """Return whether `host` is an address or one of the names."""
-        name = (
-            host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
-        )
+        name, _, port = host.rpartition(":")
+        name = name if port.isdigit() else host
         name = name.removeprefix("[").removesuffix("]").lower()
-        if name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return name in self._hosts or is_address(name)

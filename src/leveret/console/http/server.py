@@ -11,6 +11,7 @@ import uvicorn
 from leveret.console.http.app import build_console
 from leveret.console.http.deadline import BrowserPeer
 from leveret.console.settings import ConsoleSettings, server_context
+from leveret.model.addresses import bracketed
 from leveret.model.errors import LeveretError
 
 _BACKLOG: Final = 128
@@ -32,7 +33,6 @@ def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) ->
     listener = _listen(settings)
     port: int = listener.getsockname()[1]
     scheme = "https" if settings.has_tls else "http"
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     config = uvicorn.Config(
         build_console(settings, port),
         log_config=None,
@@ -47,7 +47,7 @@ def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) ->
         ssl_certfile=settings.certfile,
         ssl_keyfile=None if settings.keyfile is None else str(settings.keyfile),
     )
-    server = _Server(config, lambda: on_ready(f"{scheme}://{host}:{port}/"))
+    server = _Server(config, lambda: on_ready(f"{scheme}://{bracketed(settings.host)}:{port}/"))
     server.run(sockets=[listener])
 
 

@@ -8,7 +8,6 @@ browsers that can reach the console to it.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import sys
@@ -20,8 +19,8 @@ from starlette.routing import Route
 
 from leveret.config import Config
 from leveret.config.sections.management import Management
+from leveret.model.addresses import bracketed, is_address, is_loopback
 from leveret.model.errors import ConfigError
-from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.backoff import delay_s
 
 logger = logging.getLogger(__name__)
@@ -50,10 +49,10 @@ def console_arguments(config: Config, port: int) -> list[str]:
             "127.0.0.1 and give other machines management.ssl.port, or run `leveret console` with a console.toml"
         )
     name = _NO_NAME.sub("-", config.cluster_name)[:_NAME_CHARACTERS_MAX]
-    site = f"{name}=http://{_bracketed(ip)}:{port}{settings.path_prefix}"
+    site = f"{name}=http://{bracketed(ip)}:{port}{settings.path_prefix}"
     beyond = [] if is_loopback(settings.console_ip) else _beyond_loopback(settings)
     # On loopback the console has the address by which browsers of this machine reach the HTTP API.
-    listen = f"{_bracketed(settings.console_ip if beyond else ip)}:{settings.console_port}"
+    listen = f"{bracketed(settings.console_ip if beyond else ip)}:{settings.console_port}"
     return ["console", "--site", site, "--listen", listen, *beyond, "--end-with-stdin"]
 
 
@@ -81,10 +80,6 @@ def _beyond_loopback(settings: Management) -> list[str]:
         )
     names = [word for name in settings.console_names for word in ("--name", name)]
     return ["--certfile", str(tls.certfile), "--keyfile", str(tls.keyfile), *names]
-
-
-def _bracketed(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip
 
 
 async def keep_console(config: Config, port: int) -> None:
@@ -136,21 +131,13 @@ def console_url(settings: Management, host: str, *, is_local: bool) -> str | Non
     ip, port = settings.console_ip, settings.console_port
     if is_loopback(ip):
         is_reached = is_local and (host == "localhost" or is_loopback(host))
-        return f"http://{_bracketed(host)}:{port}/" if is_reached else None
+        return f"http://{bracketed(host)}:{port}/" if is_reached else None
     if host.lower() in {name.lower() for name in settings.console_names}:
         return f"https://{host}:{port}/"
     if is_local and host == "localhost":
         host = _WILDCARDS.get(ip, ip)
-    is_reached = host == ip or (ip in _WILDCARDS and _is_address(host))
-    return f"https://{_bracketed(host)}:{port}/" if is_reached else None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    is_reached = host == ip or (ip in _WILDCARDS and is_address(host))
+    return f"https://{bracketed(host)}:{port}/" if is_reached else None
 
 
 async def redirect_to_console(request: Request) -> Response | None:

@@ -21,9 +21,9 @@ from leveret.core.broker.actor import Actor, Unrestricted
 from leveret.management.node import ManagedNode
 from leveret.management.request.leadership import lack_of_users
 from leveret.management.request.replies import REALM, error_reply
+from leveret.model.addresses import is_loopback
 from leveret.model.definitions import Permission, User
 from leveret.model.errors import AuthenticationFailed, NotFound
-from leveret.runtime.sockets.addresses import is_loopback
 
 T = TypeVar("T")
 PROTOCOL: Final = "http"

@@ -21,13 +21,13 @@ from functools import partial
 from typing import Final, cast
 
 from leveret.config.sections.listeners import Listeners
+from leveret.model.addresses import is_loopback
 from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.lost_connections import LostConnections
 from leveret.runtime.clients.publisher_throttle import LOOK_S, PublisherThrottle
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
-from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.runtime.sockets.lingering_close import LingeringClose
 from leveret.runtime.sockets.tls import tls_peer

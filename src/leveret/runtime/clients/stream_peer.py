@@ -22,6 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from leveret.core.broker.limits import OtherConnection
+from leveret.model.addresses import is_loopback
 from leveret.model.errors import (
     LedElsewhere,
     LeveretError,
@@ -38,7 +39,6 @@ from leveret.runtime.clients.stream_host import (
     StreamHost,
 )
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.lingering_close import LingeringClose
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.runtime.sockets.write_stall import WriteStall

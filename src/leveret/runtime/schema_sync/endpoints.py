@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from leveret.model.addresses import bracketed
 from leveret.model.errors import InvalidCommand
 from leveret.model.foreign_json import decode_json
 from leveret.model.host_port import host_and_port
@@ -40,7 +41,7 @@ class UpstreamEndpoint(NamedTuple):
     @property
     def address(self) -> str:
         """Return host and port as in a URL."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
     def __str__(self) -> str:
         scheme = f"{self.scheme}://" if self.scheme else ""

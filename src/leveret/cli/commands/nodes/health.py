@@ -12,6 +12,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.output.values import MessageLine, Table
+from leveret.model.addresses import bracketed
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _DIGITS_MAX: Final = 9
@@ -170,7 +171,7 @@ def listeners_of(
         {
             "node": each["node"],
             "protocol": each["protocol"],
-            "interface": f"[{each['ip_address']}]" if ":" in each["ip_address"] else each["ip_address"],
+            "interface": bracketed(each["ip_address"]),
             "port": each["port"],
             "purpose": _PURPOSES.get(each["protocol"], each["protocol"]),
         }
