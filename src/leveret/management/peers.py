@@ -40,9 +40,11 @@ def consumers(node: ManagedNode) -> list[ChannelConsumer]:
     found = [consumer for channel in channels(node) for consumer in channel.consumers.values()]
     if node.cluster is None:
         return found
-    led = [queue for queue in node.broker.queues.values() if queue.consumers and not queue.is_remote]
     forwarded = [
-        each for queue in led for each in queue.consumers if isinstance(each, ForwardedChannelConsumer)
+        each
+        for queue in node.broker.led_queues()
+        for each in queue.consumers
+        if isinstance(each, ForwardedChannelConsumer)
     ]
     return [*(each for each in found if not each.queue.is_remote), *forwarded]
 

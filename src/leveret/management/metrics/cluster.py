@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.core.queues.queue import Queue
 from leveret.management.metrics.objects import Vhosts
-from leveret.management.metrics.text import Family, Metric, Number, Row
+from leveret.management.metrics.text import Family, Labels, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.request.single_node import cluster_of
 from leveret.management.views.queue_view import synced_messages
@@ -88,23 +88,19 @@ class ClusterMetrics:
         is_full = status["etcd"] is not None and status["etcd"]["is_full"]
         return [int(status["has_pen"]), status["lease_s"], status["revision"], int(is_up), int(is_full)]
 
-    def _led_here(self, vhosts: Vhosts) -> list[tuple[tuple[str, ...], Queue]]:
-        return [
-            (key, queue)
-            for key, queue in self._broker.queues.items()
-            if not queue.is_remote and (vhosts is None or key[0] in vhosts)
-        ]
+    def _led_here(self, vhosts: Vhosts) -> list[Queue]:
+        return [queue for queue in self._broker.led_queues() if vhosts is None or queue.key[0] in vhosts]
 
     def _queues(self, vhosts: Vhosts) -> Iterator[Row]:
-        for (vhost, name), queue in self._led_here(vhosts):
+        for queue in self._led_here(vhosts):
             placed = self._cluster.placement(queue.key)
             if placed.is_mirrored:
                 done = synced_messages(queue, self._cluster.mirror_states(queue.key))
                 values = (len(placed.mirrors), len(placed.synchronised_mirrors), done)
-                yield Row((("vhost", vhost), ("queue", name)), values)
+                yield Row(_labels(queue), values)
 
     def _mirrors(self, vhosts: Vhosts) -> Iterator[Row]:
-        for (vhost, name), queue in self._led_here(vhosts):
+        for queue in self._led_here(vhosts):
             for each in self._cluster.mirror_states(queue.key):
                 progress = each["progress"] or {}
                 values = (
@@ -113,4 +109,9 @@ class ClusterMetrics:
                     progress.get("bytes_done"),
                     progress.get("bytes_total"),
                 )
-                yield Row((("vhost", vhost), ("queue", name), ("node", each["node"])), values)
+                yield Row((*_labels(queue), ("node", each["node"])), values)
+
+
+def _labels(queue: Queue) -> Labels:
+    vhost, name = queue.key
+    return ("vhost", vhost), ("queue", name)

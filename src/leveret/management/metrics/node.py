@@ -12,7 +12,6 @@ from typing import Final
 
 import leveret
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.queue import Queue
 from leveret.core.rules.validation import queue_type
 from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
@@ -259,14 +258,19 @@ class NodeMetrics:
     def _totals(self, vhosts: object) -> Iterable[Row]:
         connections = [*amqp_connections(self._node), *other_connections(self._node)]
         return [
-            Row((), (len(connections), len(channels(self._node)), self._consumers(), len(self._led_here())))
+            Row(
+                (),
+                (
+                    len(connections),
+                    len(channels(self._node)),
+                    self._consumers(),
+                    len(self._broker.led_queues()),
+                ),
+            )
         ]
 
-    def _led_here(self) -> list[Queue]:
-        return [queue for queue in self._broker.queues.values() if not queue.is_remote]
-
     def _consumers(self) -> int:
-        return sum(len(queue.consumers) for queue in self._led_here())
+        return sum(len(queue.consumers) for queue in self._broker.led_queues())
 
     def _build(self, vhosts: object) -> Iterable[Row]:
         labels = (
@@ -320,7 +324,7 @@ class NodeMetrics:
             yield Row(labels[kind], _by_type(self._broker.departed.get(kind, _NOTHING)))
         streams = (("protocol", "stream"), ("queue_type", "rabbit_stream_queue"))
         yield Row(streams, (self._broker.stream_counters.deliver_no_ack, 0, 0, 0, 0, 0, 0, 0))
-        for queue in self._led_here():
+        for queue in self._broker.led_queues():
             yield Row(labels[queue_type(queue.definition.arguments)], _by_type(queue.counters))
 
     def _dead_lettered(self, vhosts: object) -> Iterator[Row]:

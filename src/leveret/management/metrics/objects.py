@@ -150,8 +150,9 @@ class ObjectFamilies:
         first, second = labels
 
         def rows(vhosts: Vhosts) -> Iterator[Row]:
-            for (vhost, name), queue in list(self._broker.queues.items()):
-                if not queue.is_remote and (vhosts is None or vhost in vhosts):
+            for queue in self._broker.led_queues():
+                vhost, name = queue.key
+                if vhosts is None or vhost in vhosts:
                     yield Row(((first, vhost), (second, name)), measure(queue))
 
         return rows

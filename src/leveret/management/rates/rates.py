@@ -146,7 +146,8 @@ class Rates:
         self.tick_ms = self._begun_ms = now_ms
         self._gaps: deque[Gap] = deque(maxlen=_GAPS_MAX)
         self._own = RateHistory(self._plotted(), now_ms)
-        self._queues = RatedKind(self._led_here, _queue_values)
+        # In a cluster each node counts the queues that it leads.
+        self._queues = RatedKind(self._broker.led_queues, _queue_values)
         self._channels = RatedKind(self._live_channels, _channel_values)
         self._exchanges = RatedKind(self._live_exchanges, _exchange_values)
         self._connections = RatedKind[Any](self._live_connections, _octets)
@@ -214,10 +215,6 @@ class Rates:
             if not count % SLICE:
                 yield
         self._utilisation = sampled
-
-    def _led_here(self) -> Iterable[Queue]:
-        """The queues that this node leads; in a cluster each node counts its own."""
-        return (queue for queue in self._broker.queues.values() if not queue.is_remote)
 
     def _live_channels(self) -> list[Channel]:
         return [
