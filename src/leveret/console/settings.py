@@ -113,21 +113,18 @@ def read_settings(
     return settings
 
 
-def server_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
-    """Return the TLS context for connections of browsers; None without TLS.
+def check_certificate(settings: ConsoleSettings) -> None:
+    """Check that the files of TLS can be used, if there are any.
 
     Raises:
         ConfigError: a file cannot be read, or is no certificate or key.
     """
     if settings.certfile is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return
     try:
-        context.load_cert_chain(settings.certfile, settings.keyfile)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certfile, settings.keyfile)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"certfile, keyfile: {settings.certfile}, {settings.keyfile}: {error}") from None
-    return context
 
 
 def _check_beyond_loopback(settings: ConsoleSettings) -> None:

@@ -10,7 +10,7 @@ import uvicorn
 
 from leveret.console.http.app import build_console
 from leveret.console.http.deadline import BrowserPeer
-from leveret.console.settings import ConsoleSettings, server_context
+from leveret.console.settings import ConsoleSettings, check_certificate
 from leveret.model.addresses import bracketed
 from leveret.model.errors import LeveretError
 
@@ -29,7 +29,7 @@ def serve_console(settings: ConsoleSettings, on_ready: Callable[[str], None]) ->
     Raises:
         ConfigError: the TLS files are unusable. ConsoleAddressInUse: the address is not available.
     """
-    server_context(settings)
+    check_certificate(settings)
     listener = _listen(settings)
     port: int = listener.getsockname()[1]
     scheme = "https" if settings.has_tls else "http"

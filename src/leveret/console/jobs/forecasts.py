@@ -104,8 +104,7 @@ def of_mirrors(site: SiteFacts) -> list[str]:
     unsynchronised = [
         queue
         for queue in site.queues
-        if set(queue.slave_nodes or ()) - set(queue.synchronised_slave_nodes or queue.slave_nodes or ())
-        or (queue.slave_nodes and not queue.synchronised_slave_nodes)
+        if set(queue.slave_nodes or ()) - set(queue.synchronised_slave_nodes or ())
     ]
     messages = sum(queue.messages for queue in unsynchronised)
     first = ", ".join(f"{queue.name} in {queue.vhost}" for queue in unsynchronised[:5])

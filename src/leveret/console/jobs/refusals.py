@@ -46,7 +46,8 @@ def _is_following(downstream: KnownDownstream, site: SiteFacts) -> bool:
     )
 
 
-def _follower(downstream: KnownDownstream) -> tuple[str, str]:
+def _place(downstream: KnownDownstream) -> tuple[str, str]:
+    """The downstream's cluster, whichever of its nodes it is, and the vhost."""
     return cluster_of(downstream), downstream.virtual_host
 
 
@@ -59,8 +60,8 @@ def not_replaced(site: SiteFacts) -> str:
     if not site.standby.downstreams:
         return "No site took the place of this one: none has followed it."
     # A cluster's vhost moves between nodes, and `last_seen` of each node is from its own time with the vhost.
-    following = {_follower(each) for each in site.standby.downstreams if _is_following(each, site)}
-    if all(_follower(each) in following for each in site.standby.downstreams):
+    following = {_place(each) for each in site.standby.downstreams if _is_following(each, site)}
+    if all(_place(each) in following for each in site.standby.downstreams):
         return "The site is followed: none took its place."
     if not site.schema.upstream_endpoints:
         return (

@@ -504,11 +504,7 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
             continue
         seconds = None if link.lag_ms is None else link.lag_ms / 1000
         heard_ms = link.row.heard_ago_ms
-        is_heard = (
-            by_name[link.downstream].is_heard(now_ms)
-            and heard_ms is not None
-            and heard_ms <= LAG_WELL_S * 1000
-        )
+        is_heard = by_name[link.downstream].is_heard(now_ms) and _hears(link.row)
         # The upstream may have accepted unknown messages since its last report.
         behind = Loss(link.lag_records + link.missing_messages if is_heard else None, seconds)
         copy = QueueCopy(link.downstream, "standby", link.row.state, True, is_heard, behind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -205,34 +206,32 @@ class WatchPool:
 
     def __init__(self) -> None:
         """Begin without watches."""
-        self._watches: dict[tuple[str, str, str], tuple[SiteWatch, int]] = {}
-        self._askers: dict[str, int] = {}
+        self._watches: dict[tuple[str, str, str], SiteWatch] = {}
+        self._holders: Counter[SiteWatch] = Counter()
+        self._askers: Counter[str] = Counter()
 
     def take(self, site: SiteAddress, user: str, password: str) -> SiteWatch:
         """Return the watch of a site for a user, without starting it."""
         key = (site.name, user, password)
-        watch, holders = self._watches.get(key) or (SiteWatch(site, user, password, self._askers), 0)
-        self._watches[key] = (watch, holders + 1)
-        if not holders:
-            self._askers[site.name] = self._askers.get(site.name, 0) + 1
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = self._watches[key] = SiteWatch(site, user, password, self._askers)
+            self._askers[site.name] += 1
+        self._holders[watch] += 1
         return watch
 
     def share(self, watch: SiteWatch) -> None:
         """Hold a watch that another holder has, too; each holder gives it back."""
-        for key, (each, holders) in self._watches.items():
-            if each is watch:
-                self._watches[key] = (watch, holders + 1)
-                return
+        if watch in self._holders:
+            self._holders[watch] += 1
 
     async def release(self, watch: SiteWatch) -> None:
         """Give a watch back; stop it if no other holder has it."""
-        key = next((key for key, (each, _) in self._watches.items() if each is watch), None)
-        if key is None:
+        if watch not in self._holders:
             return
-        holders = self._watches[key][1] - 1
-        if holders:
-            self._watches[key] = (watch, holders)
-            return
-        del self._watches[key]
-        self._askers[key[0]] -= 1
-        await watch.stop()
+        self._holders[watch] -= 1
+        if not self._holders[watch]:
+            del self._holders[watch]
+            self._watches = {key: each for key, each in self._watches.items() if each is not watch}
+            self._askers[watch.facts.site] -= 1
+            await watch.stop()
