@@ -34,8 +34,7 @@ from leveret.management.node import ManagedNode
 from leveret.management.request.other_nodes import answer_by
 from leveret.management.request.single_node import cluster_of
 from leveret.model.errors import LeveretError
-from leveret.runtime.sockets.acceptor import Accepted, Acceptor
-from leveret.runtime.sockets.listening import ProtocolEndpoint
+from leveret.runtime.sockets.acceptor import Accepted, Acceptor, ProtocolEndpoint
 from leveret.runtime.sockets.tls import server_context
 
 logger = logging.getLogger(__name__)
@@ -232,7 +231,7 @@ class ManagementServer:
         deadlines = HttpDeadlines(
             own.request_timeout_ms / 1000, own.body_bytes_s_min, own.idle_timeout_ms / 1000
         )
-        listener_limits = (
+        limits = (
             ListenerLimits(own.connection_max, own.connection_max_per_address)
             if kind is ListenerKind.HTTP
             else NO_LISTENER_LIMITS
@@ -252,18 +251,14 @@ class ManagementServer:
         )
 
         def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
-            endpoint = ProtocolEndpoint(kind, lambda _: peer(), context, deadlines.request_s, listener_limits)
+            endpoint = ProtocolEndpoint(kind, lambda _: peer(), deadlines.request_s, context, limits)
             is_public = kind is ListenerKind.HTTP
             if is_public:
                 self._endpoints[context is not None] = endpoint
             name = "http" if context is None else "https"
             return Acceptor(
                 listener,
-                endpoint.protocol,
-                kind,
-                tls=context,
-                timeout_s=endpoint.timeout_s,
-                listener_limits=listener_limits,
+                endpoint,
                 detour=lambda accepted: self.detour(name, accepted) if is_public else None,
             )
 

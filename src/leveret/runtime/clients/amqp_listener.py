@@ -17,6 +17,7 @@ from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import in_slices, time_slice
+from leveret.runtime.sockets.acceptor import ProtocolEndpoint
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
@@ -49,13 +50,15 @@ class AmqpListener:
         self.is_stopping = False
         self._empty = asyncio.Event()
         self.listening = Listening(
-            lambda accepted: AmqpPeer(port, accepted.proxied),
-            ListenerKind.AMQP,
+            ProtocolEndpoint(
+                ListenerKind.AMQP,
+                lambda accepted: AmqpPeer(port, accepted.proxied),
+                host.limits.handshake_timeout_ms / 1000,
+                limits=ListenerLimits(per_address=options.connection_max_per_address),
+            ),
             purpose="AMQP",
             backlog=options.backlog,
-            greeting_timeout_s=host.limits.handshake_timeout_ms / 1000,
             proxied=options.proxy_protocol,
-            listener_limits=ListenerLimits(per_address=options.connection_max_per_address),
         )
         self._ticker: asyncio.Task[None] | None = None
 

@@ -10,6 +10,7 @@ from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.runtime.clients.stream_host import StreamHost
 from leveret.runtime.clients.stream_peer import StreamPeer
+from leveret.runtime.sockets.acceptor import ProtocolEndpoint
 from leveret.runtime.sockets.listening import Listening
 
 BACKLOG: Final = 1024
@@ -37,12 +38,14 @@ class StreamListener:
     ) -> None:
         self._connections: dict[StreamPeer, None] = {}
         self.listening = Listening(
-            lambda _: StreamPeer(host, frame_max_bytes, heartbeat_s, self._connections),
-            ListenerKind.STREAM,
+            ProtocolEndpoint(
+                ListenerKind.STREAM,
+                lambda _: StreamPeer(host, frame_max_bytes, heartbeat_s, self._connections),
+                GREETING_TIMEOUT_S,
+                limits=listener_limits,
+            ),
             purpose="streams",
             backlog=BACKLOG,
-            greeting_timeout_s=GREETING_TIMEOUT_S,
-            listener_limits=listener_limits,
         )
 
     @property

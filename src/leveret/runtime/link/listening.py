@@ -16,7 +16,7 @@ from leveret.config.kinds import Address
 from leveret.core.rules.descriptors import ListenerKind
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.session.link_handshake import (
     HandshakeDeclined,
@@ -104,10 +104,12 @@ class LinkListener(ABC):
             ) from error
         self._server = Acceptor(
             listening,
-            lambda accepted: LinkPeer(self._connected, accepted.slot),
-            self._kind,
-            tls=tls,
-            timeout_s=HANDSHAKE_TIMEOUT_S,
+            ProtocolEndpoint(
+                self._kind,
+                lambda accepted: LinkPeer(self._connected, accepted.slot),
+                HANDSHAKE_TIMEOUT_S,
+                tls,
+            ),
         )
         self.address = Address(at.ip, listening.getsockname()[1])
         logger.info("%s Listening on %s tls=%s", self._kind, self.address, "yes" if tls else "no")

@@ -27,9 +27,9 @@ from leveret.model.errors import PreconditionFailed
 from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.proxying.proxied_client import PASS_ON_TIMEOUT_S, ProxiedClient
 from leveret.runtime.replication.identity import LinkEnd
-from leveret.runtime.sockets.acceptor import Accepted
+from leveret.runtime.sockets.acceptor import Accepted, ProtocolEndpoint
 from leveret.runtime.sockets.connection_budget import ConnectionSlot, process_sockets
-from leveret.runtime.sockets.listening import Listening, ProtocolEndpoint
+from leveret.runtime.sockets.listening import Listening
 from leveret.session.link_handshake import PassedOn
 from leveret.wire.proxy_protocol import header
 
@@ -101,13 +101,15 @@ class ClientProxy:
         for listener, addresses in places.items():
             is_amqp = _KINDS[listener] is ListenerKind.AMQP
             listening = self._listening[listener] = Listening(
-                partial(self.client, listener),
-                _KINDS[listener],
+                ProtocolEndpoint(
+                    _KINDS[listener],
+                    partial(self.client, listener),
+                    PASS_ON_TIMEOUT_S,
+                    limits=ListenerLimits(per_address=options.connection_max_per_address),
+                ),
                 purpose=f"clients that are passed on to the leader ({listener})",
                 backlog=options.backlog,
-                greeting_timeout_s=PASS_ON_TIMEOUT_S,
                 proxied=is_amqp and options.proxy_protocol,
-                listener_limits=ListenerLimits(per_address=options.connection_max_per_address),
             )
             for address in addresses:
                 place = await listening.start(address.ip, address.port)
@@ -148,11 +150,7 @@ class ClientProxy:
     def endpoint(self, name: str, hops: int) -> ProtocolEndpoint:
         """The way in for a client that another node passes on to this one, as to its own leader."""
         return ProtocolEndpoint(
-            _KINDS[name],
-            lambda accepted: self.client(name, accepted, hops + 1),
-            tls=None,
-            timeout_s=PASS_ON_TIMEOUT_S,
-            listener_limits=NO_LISTENER_LIMITS,
+            _KINDS[name], lambda accepted: self.client(name, accepted, hops + 1), PASS_ON_TIMEOUT_S
         )
 
     # -- what a client asks: proxied_client.LeaderAccess ----------------------------------

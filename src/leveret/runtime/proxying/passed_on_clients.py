@@ -16,9 +16,8 @@ from typing import Any, Final, cast
 
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.sockets.acceptor import SHUTDOWN_TIMEOUT_S, Accepted
+from leveret.runtime.sockets.acceptor import SHUTDOWN_TIMEOUT_S, Accepted, ProtocolEndpoint
 from leveret.runtime.sockets.connection_budget import ConnectionSlot
-from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import handshake_failure
 from leveret.session.link_handshake import ProvenFollower
 from leveret.wire.proxy_protocol import Proxied, parse
@@ -63,7 +62,7 @@ class PassedOnClients:
             )
         endpoint = self._find(name, hops)
         slot = peer.slot
-        if slot is None or not slot.move(endpoint.kind, client.client[0], endpoint.listener_limits):
+        if slot is None or not slot.move(endpoint.kind, client.client[0], endpoint.limits):
             raise PreconditionFailed(f"the leader's listeners of kind {endpoint.kind} have no place left")
         return partial(self._serve, endpoint, client, by.name, slot, peer)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.node.node import Node
-from leveret.runtime.sockets.listening import ProtocolEndpoint
+from leveret.runtime.sockets.acceptor import ProtocolEndpoint
 
 HttpEndpoint = Callable[[bool], ProtocolEndpoint | None]
 """Returns the way in to the HTTP listeners, with or without TLS; None without one."""

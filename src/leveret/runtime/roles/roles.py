@@ -55,9 +55,8 @@ from leveret.runtime.roles.following import FollowerRole
 from leveret.runtime.roles.inspected_roles import InspectedRoles
 from leveret.runtime.roles.leaderships import Leaderships
 from leveret.runtime.roles.protocol_endpoints import HttpEndpoint, endpoint_of
-from leveret.runtime.sockets.acceptor import Accepted
+from leveret.runtime.sockets.acceptor import Accepted, ProtocolEndpoint
 from leveret.runtime.sockets.connection_budget import process_sockets
-from leveret.runtime.sockets.listening import ProtocolEndpoint
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
 from leveret.storage.disk import free_disk_bytes

@@ -49,19 +49,33 @@ MakeProtocol = Callable[[Accepted], asyncio.BaseProtocol]
 """Makes the object that serves a connection."""
 
 
+class ProtocolEndpoint(NamedTuple):
+    """One way in for clients, without its socket; a connection may also come over another one.
+
+    Attributes:
+        kind: the kind of listener whose share of descriptors they use.
+        protocol: makes the object that serves a connection.
+        timeout_s: the longest time for the PROXY header, and again for the TLS handshake after it.
+        tls: the TLS context; None for plain connections.
+        limits: the limits in the settings.
+    """
+
+    kind: ListenerKind
+    protocol: MakeProtocol
+    timeout_s: float
+    tls: ssl.SSLContext | None = None
+    limits: ListenerLimits = NO_LISTENER_LIMITS
+
+
 class Acceptor:
     """Accepts connections on one address."""
 
     def __init__(
         self,
         listening: socket.socket,
-        protocol: MakeProtocol,
-        kind: ListenerKind,
+        endpoint: ProtocolEndpoint,
         *,
-        tls: ssl.SSLContext | None = None,
         proxied: bool = False,
-        timeout_s: float,
-        listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
         sockets: ConnectionBudget | None = None,
         detour: Callable[[Accepted], asyncio.BaseProtocol | None] = lambda accepted: None,
     ) -> None:
@@ -69,28 +83,20 @@ class Acceptor:
 
         Args:
             listening: the socket; the acceptor closes it.
-            protocol: makes the object that serves a connection.
-            kind: the kind of listener whose share of descriptors the connections use.
-            tls: the TLS context; None for plain connections.
+            endpoint: serves the connections.
             proxied: whether a PROXY header comes first.
-            timeout_s: the longest time for the header, and again for TLS after it.
-            listener_limits: the limits in the settings.
             sockets: the counts; by default the process's.
             detour: asked for each connection before TLS; makes the object that gets the octets as they come, or None
                 if the connection is served here.
         """
-        self.sockets = (listening,)
         self._listening = listening
-        self._protocol = protocol
-        self._kind = kind
-        self._tls = tls
+        self._endpoint = endpoint
+        self._kind = endpoint.kind
         self._proxied = proxied
-        self._timeout_s = timeout_s
-        self._listener_limits = listener_limits
         self._counting = sockets or process_sockets()
         self._detour = detour
         # A proxy's one address stands for all its clients.
-        self._by_address = not proxied and kind not in _LINKS
+        self._by_address = not proxied and endpoint.kind not in _LINKS
         self._greeting: dict[asyncio.Task[None], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -106,9 +112,6 @@ class Acceptor:
         for task in self._greeting:
             task.cancel()
         self._listening.close()
-
-    async def wait_closed(self) -> None:
-        """Return at once: nothing is left to wait for after `close`."""
 
     def _listen(self) -> None:
         # No task: one cancelled between a connection and its turn would leave the socket open.
@@ -132,7 +135,7 @@ class Acceptor:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int] | str) -> None:
         name = f"{peer[0]}:{peer[1]}" if peer else ""
         address = str(peer[0]) if peer and self._by_address else ""
-        slot = self._counting.take(self._kind, address, self._listener_limits)
+        slot = self._counting.take(self._kind, address, self._endpoint.limits)
         if slot is None:
             accepted.close()
             return
@@ -165,19 +168,19 @@ class Acceptor:
         accepted.close()
 
     async def _serve(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
-        proxied = None
+        proxied, timeout_s = None, self._endpoint.timeout_s
         if self._proxied:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 proxied = parse(await _read_header(accepted))
         arrived = Accepted(proxied, slot)
         passed_on = self._detour(arrived)
-        tls = self._tls if passed_on is None else None
+        tls = self._endpoint.tls if passed_on is None else None
         making = self._loop.create_task(
             self._loop.connect_accepted_socket(
-                lambda: self._protocol(arrived) if passed_on is None else passed_on,
+                lambda: self._endpoint.protocol(arrived) if passed_on is None else passed_on,
                 accepted,
                 ssl=tls,
-                ssl_handshake_timeout=self._timeout_s if tls else None,
+                ssl_handshake_timeout=timeout_s if tls else None,
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S if tls else None,
             )
         )

@@ -6,27 +6,8 @@ import ssl
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
-from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.model.errors import LeveretError
-from leveret.runtime.sockets.acceptor import Acceptor, MakeProtocol, listen
-
-
-class ProtocolEndpoint(NamedTuple):
-    """One way in for clients, without its socket: for connections that come over another one.
-
-    Attributes:
-        kind: the kind of listener whose share of descriptors they use.
-        protocol: makes the object that serves a connection.
-        tls: the TLS context; None for plain connections.
-        timeout_s: the longest time for the TLS handshake.
-        listener_limits: the limits in the settings.
-    """
-
-    kind: ListenerKind
-    protocol: MakeProtocol
-    tls: ssl.SSLContext | None
-    timeout_s: float
-    listener_limits: ListenerLimits
+from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
 
 
 class _Place(NamedTuple):
@@ -43,24 +24,18 @@ class Listening:
 
     def __init__(
         self,
-        protocol: MakeProtocol,
-        kind: ListenerKind,
+        endpoint: ProtocolEndpoint,
         *,
         purpose: str,
         backlog: int,
-        greeting_timeout_s: float,
         proxied: bool = False,
-        listener_limits: ListenerLimits = NO_LISTENER_LIMITS,
     ) -> None:
-        """Begin without sockets; `protocol` makes the object that serves a connection, `purpose` names it in errors."""
+        """Begin without sockets; `endpoint`, without TLS, serves connections, and `purpose` names it in errors."""
         self.is_suspended = False
-        self._kind = kind
-        self._protocol = protocol
+        self._endpoint = endpoint
         self._purpose = purpose
         self._backlog = backlog
-        self._timeout_s = greeting_timeout_s
         self._proxied = proxied
-        self._listener_limits = listener_limits
         self._places: list[_Place] = []
         self._servers: list[Acceptor] = []
 
@@ -90,12 +65,8 @@ class Listening:
         """The way in with or without TLS; None if no such socket listens now."""
         if self.is_suspended or not self._servers:
             return None
-        for place in self._places:
-            if (place.tls is not None) is is_tls:
-                return ProtocolEndpoint(
-                    self._kind, self._protocol, place.tls, self._timeout_s, self._listener_limits
-                )
-        return None
+        contexts = (place.tls for place in self._places if (place.tls is not None) is is_tls)
+        return next((self._endpoint._replace(tls=tls) for tls in contexts), None)
 
     def suspend(self) -> None:
         """Close the listening sockets until `resume`; present connections stay."""
@@ -127,20 +98,9 @@ class Listening:
         """Open the socket; return the address with the port that the system chose for port 0."""
         (ip, port), tls = place
         try:
-            server = self._listen(ip, port, tls)
+            listening = listen(ip, port, self._backlog)
         except OSError as error:
             where = f"cannot listen on {ip}:{port} for {self._purpose}"
             raise LeveretError(f"{where}: {error.strerror or error}") from error
-        self._servers.append(server)
-        return _Place(Address(ip, server.sockets[0].getsockname()[1]), tls)
-
-    def _listen(self, ip: str, port: int, tls: ssl.SSLContext | None) -> Acceptor:
-        return Acceptor(
-            listen(ip, port, self._backlog),
-            self._protocol,
-            self._kind,
-            tls=tls,
-            proxied=self._proxied,
-            timeout_s=self._timeout_s,
-            listener_limits=self._listener_limits,
-        )
+        self._servers.append(Acceptor(listening, self._endpoint._replace(tls=tls), proxied=self._proxied))
+        return _Place(Address(ip, listening.getsockname()[1]), tls)

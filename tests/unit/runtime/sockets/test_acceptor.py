@@ -17,7 +17,7 @@ import uvloop
 
 from leveret.core.rules.descriptors import LEAST, NO_LISTENER_LIMITS, ListenerKind, divide
 from leveret.runtime.sockets import acceptor
-from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
 from leveret.runtime.sockets.connection_budget import ALARM_S, ConnectionBudget
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
@@ -40,11 +40,8 @@ def greet(listening: socket.socket, peers: list[Proxied | None]) -> Acceptor:
     listening.setblocking(False)
     return Acceptor(
         listening,
-        lambda accepted: Served(peers, accepted.proxied),
-        ListenerKind.AMQP,
-        tls=None,
+        ProtocolEndpoint(ListenerKind.AMQP, lambda accepted: Served(peers, accepted.proxied), 10),
         proxied=True,
-        timeout_s=10,
     )
 
 
@@ -98,7 +95,7 @@ def test_who_was_taken_as_it_closes_is_served_or_learns_of_the_end() -> None:
 
     async def visit(turns: int) -> None:
         listening = listen(LOOPBACK, 0)
-        server = Acceptor(listening, lambda _: Told(), ListenerKind.AMQP, tls=None, timeout_s=10)
+        server = Acceptor(listening, ProtocolEndpoint(ListenerKind.AMQP, lambda _: Told(), 10))
         peers = [connect(listening) for _ in range(3)]
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -168,7 +165,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
         tally = sockets.tallies[ListenerKind.STREAM]
         listening = listen(LOOPBACK, 0)
         follower_server = Acceptor(
-            listening, lambda _: Left(), ListenerKind.STREAM, timeout_s=10, sockets=sockets
+            listening, ProtocolEndpoint(ListenerKind.STREAM, lambda _: Left(), 10), sockets=sockets
         )
         for word in (b"a", b"c", b"", b"a", b"c", b""):
             with connect(listening) as peer:
@@ -197,7 +194,7 @@ async def test_who_meets_a_bug_is_not_counted() -> None:
     sockets = ConnectionBudget(divide(LEAST))
     tally = sockets.tallies[ListenerKind.STREAM]
     listening = listen(LOOPBACK, 0)
-    server = Acceptor(listening, make, ListenerKind.STREAM, timeout_s=10, sockets=sockets)
+    server = Acceptor(listening, ProtocolEndpoint(ListenerKind.STREAM, make, 10), sockets=sockets)
     with connect(listening) as peer:
         assert await asyncio.to_thread(end_of, peer) == b""
     await until(lambda: tally.count == 0, "to be let go")
@@ -217,7 +214,7 @@ async def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issued.certfile, issued.keyfile)
     follower_server = Acceptor(
-        listening, lambda _: Left(), ListenerKind.AMQP, tls=context, timeout_s=1.0, sockets=sockets
+        listening, ProtocolEndpoint(ListenerKind.AMQP, lambda _: Left(), 1.0, context), sockets=sockets
     )
     silent = connect(listening)
     with connect(listening) as peer:
@@ -257,10 +254,7 @@ def test_a_protocol_that_has_its_connection_as_the_listener_closes_learns_of_the
         servers.append(
             Acceptor(
                 listening,
-                lambda _: Told(),
-                ListenerKind.AMQP,
-                tls=context if with_tls else None,
-                timeout_s=10,
+                ProtocolEndpoint(ListenerKind.AMQP, lambda _: Told(), 10, context if with_tls else None),
             )
         )
         _, writer = await asyncio.open_connection(

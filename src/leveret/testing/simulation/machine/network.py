@@ -14,8 +14,7 @@ from contextvars import Context
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from leveret.core.rules.descriptors import ListenerKind
-from leveret.runtime.sockets.acceptor import Accepted, MakeProtocol
+from leveret.runtime.sockets.acceptor import Accepted, ProtocolEndpoint
 from leveret.runtime.sockets.connection_budget import ConnectionSlot, process_sockets
 from leveret.testing.simulation.machine.loop import VirtualLoop, virtual_loop
 from leveret.testing.simulation.machine.process import SimulatedProcess, current_process
@@ -413,24 +412,19 @@ class SimulatedAcceptor:
     def __init__(
         self,
         listening: SimulatedListeningSocket,
-        protocol: MakeProtocol,
-        kind: ListenerKind,
+        endpoint: ProtocolEndpoint,
         **_: Any,
     ) -> None:
         """Begin to accept, without counting connections, because all nodes are in one process."""
-        self.sockets = (listening,)
         self._network = listening.network
         self._port = listening.port
         counting = process_sockets()
-        uncounted = ConnectionSlot(counting, counting.tallies[kind], "")
-        self._network.listen(self._port, lambda: protocol(Accepted(None, uncounted)))
+        uncounted = ConnectionSlot(counting, counting.tallies[endpoint.kind], "")
+        self._network.listen(self._port, lambda: endpoint.protocol(Accepted(None, uncounted)))
 
     def close(self) -> None:
         """Stop accepting."""
         self._network.close(self._port)
-
-    async def wait_closed(self) -> None:
-        """Return at once: `close` is complete."""
 
 
 class SimulatedListeningSocket:
