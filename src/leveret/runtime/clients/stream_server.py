@@ -46,8 +46,7 @@ from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.engine import Engine
-from leveret.runtime.logs.queue_store import QueueStore
-from leveret.runtime.logs.stream_store import StreamStore
+from leveret.runtime.logs.log_store import LogStore
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import Operation, StreamPlaces, UpstreamSite
 from leveret.wire.record import (
@@ -110,8 +109,7 @@ class StreamServer:
         self,
         authority: Authority,
         collector: Collector,
-        streams: StreamStore,
-        queues: QueueStore,
+        stores: LogStore,
         engine: Engine,
         commit: GroupCommit,
         alarms: Alarms,
@@ -136,8 +134,7 @@ class StreamServer:
         self.groups = ConsumerGroups()
         self._authority = authority
         self._collector = collector
-        self._streams = streams
-        self._queues = queues
+        self._stores = stores
         self._engine = engine
         self._commit = commit
         self._login = authority.over("stream")
@@ -223,7 +220,7 @@ class StreamServer:
         """See StreamAuthority."""
         found = self._find_any(vhost, name)
         if isinstance(found, Stream):
-            self._streams.committed(found)
+            self._stores.streams.committed(found)
             leader: tuple[str, int] | None = self._own_place(tls)
         else:
             leader = self.find_node(_leader(found), tls)
@@ -251,7 +248,7 @@ class StreamServer:
         """See StreamHost."""
         found = self._find_any(vhost, name)
         if isinstance(found, Stream):
-            log = self._streams.committed(found)
+            log = self._stores.streams.committed(found)
             return OpenStream(found, log, self._broker, self._engine, self.groups)
         if self.replicas is None:
             raise LedElsewhere(f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}'")
@@ -406,7 +403,7 @@ class StreamServer:
         if (port := self.recovery_port) is not None:
             port.check_recoverer(vhost, port.name, port.term_of(vhost))
         key, broker = (vhost, queue), self._authority.broker
-        return SegmentIngest(broker, key, self._engine, self._commit, self._queues, self._ingest(key))
+        return SegmentIngest(broker, key, self._engine, self._commit, self._stores.queues, self._ingest(key))
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
         """See StreamHost."""

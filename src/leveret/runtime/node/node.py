@@ -230,8 +230,7 @@ class Node:
         self.stream_server = StreamServer(
             self.authority,
             self.collector,
-            self.log_store.streams,
-            self.log_store.queues,
+            self.log_store,
             self.engine,
             self.commits,
             self.alarms,
