@@ -29,6 +29,7 @@ from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.source import (
     DESCRIPTOR,
     RECORDED,
+    Slice,
     TransferOptions,
     read_options,
     source_address,
@@ -98,16 +99,15 @@ class StoreWriter(DataSourceStreamArrowWriter):
         stored = Stored([], [])
         errors: dict[str, tuple[str, Exception]] = {}
         for row in (row for batch in iterator for row in batch.to_pylist()):
-            log, first, label = row["log"], row["first"], row["label"]
+            wanted = Slice(**row)
+            log, first, label = wanted.log, wanted.first, wanted.label
             of_node = {each: error for each, (node, error) in errors.items() if node == label}
             error = of_node.get(log) or _of_all(of_node)
             if error is None:
-                link = link_of(self._job, log, row["endpoint"], label)
+                link = link_of(self._job, log, wanted.endpoint, label)
                 if _is_doubtful(of_node):
                     link.close()
-                file, error = self._transfer(
-                    link, first, row["next"], row["most"], row["log_id"], row["writer"]
-                )
+                file, error = self._transfer(link, wanted)
                 if file is not None:
                     stored.files.append(file)
                     first = file.next
@@ -149,13 +149,11 @@ class StoreWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Leave the stored files: no manifest entry names them, and the next start deletes them."""
 
-    def _transfer(
-        self, link: UpstreamLink, first: int, end: int, most: int, log_id: int, writer: int
-    ) -> tuple[StoredFile | None, Exception | None]:
+    def _transfer(self, link: UpstreamLink, wanted: Slice) -> tuple[StoredFile | None, Exception | None]:
         """Store a slice, or its received part with the reason."""
         lost: list[LeveretError] = []
         try:
-            with closing(self._fetch(link, first, end, most, log_id, writer, lost)) as chunks:
+            with closing(self._fetch(link, wanted, lost)) as chunks:
                 file = store_range(
                     self._job.root,
                     vhost_of(link.log),
@@ -170,17 +168,8 @@ class StoreWriter(DataSourceStreamArrowWriter):
         link.worked()
         return file, None
 
-    def _fetch(
-        self,
-        link: UpstreamLink,
-        first: int,
-        end: int,
-        most: int,
-        log_id: int,
-        writer: int,
-        lost: list[LeveretError],
-    ) -> Generator[memoryview]:
-        """Yield chunks until the end, or what came since up to `most`, or an error; a kept connection may be stale.
+    def _fetch(self, link: UpstreamLink, wanted: Slice, lost: list[LeveretError]) -> Generator[memoryview]:
+        """Yield chunks until the end, or what came since, or an error, put into `lost`; a kept connection may be stale.
 
         A new connection may reach another log than the planned one: none of its records is stored.
         """
@@ -188,7 +177,14 @@ class StoreWriter(DataSourceStreamArrowWriter):
         for attempt in range(2):
             try:
                 client = link.client(self._job)
-                for raw in client.fetch(OUTGOING_STREAM, first, end, most=most, log_id=log_id, writer=writer):
+                for raw in client.fetch(
+                    OUTGOING_STREAM,
+                    wanted.first,
+                    wanted.next,
+                    most=wanted.most,
+                    log_id=wanted.log_id,
+                    writer=wanted.writer,
+                ):
                     has_some = True
                     yield raw
                 return

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -81,16 +81,30 @@ _DESCRIPTORS: Final = pa.schema(
         ("label", pa.string()),
     ]
 )
-DESCRIPTOR: Final = (
-    "log string, first bigint, next bigint, most bigint, log_id bigint, writer bigint, "
-    + "endpoint string, label string"
-)
+_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
+DESCRIPTOR: Final = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in _DESCRIPTORS)
 
 Offsets = dict[str, int]
-Slice = tuple[str, int, int, int, int, int, str, str]
-"""Log, first offset, the one behind the last, and the one up to which later records come as well if the upstream has
-them by then; the log's id at the upstream, and its writer; the endpoint and the label of its node, empty for a single
-node."""
+
+
+class Slice(NamedTuple):
+    """A range of a log that one task transfers.
+
+    Attributes:
+        first, next: the offset of its first record, and the one behind its last.
+        most: the offset up to which later records come as well, if the upstream has them by then.
+        log_id, writer: the log's id at the upstream, and its writer.
+        endpoint, label: those of its node; empty for a single node.
+    """
+
+    log: str
+    first: int
+    next: int
+    most: int
+    log_id: int
+    writer: int
+    endpoint: str
+    label: str
 
 
 class BackedOffLog(msgspec.Struct, frozen=True):
@@ -295,7 +309,7 @@ class UpstreamReader(DataSourceStreamReader):
         """The descriptors of a task."""
         freeze_modules()
         assert isinstance(partition, Slices)
-        rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
+        rows = [piece._asdict() for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
     def _look(self, vhost: str, start: Offsets) -> Iterator[tuple[str, int]]:
@@ -467,13 +481,13 @@ class UpstreamReader(DataSourceStreamReader):
         # What comes until the task begins need not wait for the next batch.
         most = max(end, first + share // self._bytes_of(log))
         return [
-            (log, lower, upper, most if upper == end else upper, log_id, writer, *where)
+            Slice(log, lower, upper, most if upper == end else upper, log_id, writer, *where)
             for lower, upper in pairwise(bounds)
         ]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
         """The octets of slices, estimated."""
-        return sum((end - first) * self._bytes_of(log) for log, first, end, *_ in slices)
+        return sum((each.next - each.first) * self._bytes_of(each.log) for each in slices)
 
     def _begin_of(self, start: Offsets) -> Offsets:
         """The query's offsets, or those up to which the logs are here, if these are higher."""

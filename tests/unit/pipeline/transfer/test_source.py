@@ -86,7 +86,7 @@ def test_who_has_little_waits_behind_nobodys_backlog(tmp_path: Path) -> None:
     start = dict.fromkeys("abc", 0)
     # Records of 1000 octets, and a slice has eight million of them at least.
     tasks = reader.partitions(start, {"a": 32_000, "b": 10, "c": 16_000})
-    assert [isinstance(task, Slices) and [(each[0], each[1]) for each in task.slices] for task in tasks] == [
+    assert [isinstance(task, Slices) and [(each.log, each.first) for each in task.slices] for task in tasks] == [
         [("b", 0), ("c", 8_000), ("a", 16_000)],
         [("c", 0), ("a", 0)],
     ]
@@ -217,7 +217,7 @@ def test_a_log_that_is_far_behind_brings_no_more_than_its_share(tmp_path: Path) 
     begin = dict.fromkeys("ab", 0)
     end = reader._limited(begin, {"a": 10 * share, "b": 10})
     tasks = [task for task in reader.partitions(begin, end) if isinstance(task, Slices)]
-    most = {log: max(each[3] for task in tasks for each in task.slices if each[0] == log) for log in "ab"}
+    most = {log: max(each.most for task in tasks for each in task.slices if each.log == log) for log in "ab"}
     assert most == {"a": share, "b": share}
 
 
