@@ -28,7 +28,6 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.repetitions import collected_again, parts_of
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
-    Bools,
     Int64s,
     Mask,
     Masks,
@@ -299,22 +298,14 @@ def unreadable(place: Place, error: Exception) -> StorageError:
 
 def union_of(one: Masks, other: Masks) -> Masks:
     """By incarnation, the offsets that are in one of the two."""
-    return {
-        each: EitherMask(one[each], other[each]) if each in one and each in other else (one | other)[each]
-        for each in one.keys() | other.keys()
-    }
+    both = {each: _either(one[each], other[each]) for each in one.keys() & other.keys()}
+    return one | other | both
 
 
-class EitherMask(Mask):
-    """The offsets of two sets."""
-
-    def __init__(self, one: Mask, other: Mask) -> None:
-        self._both = (one, other)
-
-    def contains(self, offsets: Int64s) -> Bools:
-        """Whether each of `offsets` is in one of them."""
-        one, other = self._both
-        return one.contains(offsets) | other.contains(offsets)
+def _either(one: Mask, other: Mask) -> Mask:
+    """The offsets that are in one of two sets."""
+    starts, ends = (np.concatenate(each) for each in zip(one.intervals(), other.intervals(), strict=True))
+    return Mask(starts, ends - starts)
 
 
 def _offsets(ranges: Iterable[tuple[int, int]]) -> Int64s:
