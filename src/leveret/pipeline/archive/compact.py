@@ -198,10 +198,7 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
         known.type = known.type or part.type
         known.min_ms, known.max_ms = min(known.min_ms, part.min_ms), max(known.max_ms, part.max_ms)
         for first, count in part.ranges:
-            if known.ranges and sum(known.ranges[-1]) == first:
-                known.ranges[-1] = (known.ranges[-1][0], known.ranges[-1][1] + count)
-            else:
-                known.ranges.append((first, count))
+            known.add_range(first, count)
     return parts
 
 

@@ -8,6 +8,12 @@ from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 
 
+def known_from_ms(manifest: Manifest, identities: UpstreamIdentities, vhost: str) -> int:
+    """The time before which the state of a vhost's queues is unknown; 0: it is known from the begin."""
+    of_logs = (each.history_from_ms for each in identities.of_vhost(vhost))
+    return max(manifest.history_from_ms(vhost), *of_logs, 0)
+
+
 def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
     """Refuse a moment before the known history of settlements; None is now.
 
@@ -16,8 +22,7 @@ def check_known(manifest: Manifest, vhost: str, as_of_ms: int | None) -> None:
     """
     if as_of_ms is None:
         return
-    logs = UpstreamIdentities(manifest.data_dir).of_vhost(vhost)
-    since_ms = max(manifest.history_from_ms(vhost), *(each.history_from_ms for each in logs), 0)
+    since_ms = known_from_ms(manifest, UpstreamIdentities(manifest.data_dir), vhost)
     if as_of_ms < since_ms:
         raise PreconditionFailed(
             f"vhost '{vhost}': the history of its queues begins at {moment_text(since_ms)}: messages that were "

@@ -126,11 +126,15 @@ class QueuePart(msgspec.Struct):
         """Add one chunk."""
         self.min_ms = min(self.min_ms, timestamp_ms) if self.ranges else timestamp_ms
         self.max_ms = max(self.max_ms, timestamp_ms)
+        self.add_range(first, records)
+        self.messages += records if is_message else 0
+
+    def add_range(self, first: int, records: int) -> None:
+        """Add records behind the others."""
         if self.ranges and sum(self.ranges[-1]) == first:
             self.ranges[-1] = (self.ranges[-1][0], self.ranges[-1][1] + records)
         else:
             self.ranges.append((first, records))
-        self.messages += records if is_message else 0
 
     def count_settled(self, first: int, count: int) -> None:
         """Add a range of settled offsets."""
