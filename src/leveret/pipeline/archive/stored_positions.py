@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -39,8 +39,20 @@ PUBLISHERS_MAX: Final = 254
 """The most publishers of a stream that are recovered: the stream keeps one more, which is the recovery itself."""
 _READERS: Final = 8
 Incarnation = tuple[str, int]
-_Row = tuple[str, int, int, int, int, bytes, int]
-_Page = tuple[str, int, int, bytes]
+_PositionKey = tuple[str, int, int, bytes]
+"""Queue and epoch, the kind, and the reference of a reader or a publisher."""
+
+
+class _Row(NamedTuple):
+    """A row after STORED_POSITIONS."""
+
+    queue: str
+    epoch: int
+    offset: int
+    timestamp_ms: int
+    kind: int
+    name: bytes
+    value: int
 
 
 class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +80,7 @@ class StoredPositionsCollector:
     def __init__(self) -> None:
         """Begin without positions."""
         self._rows: dict[int, _Row] = {}
-        self._last: dict[_Page, int] = {}
+        self._last: dict[_PositionKey, int] = {}
         self._next_number = 0
 
     def note(
@@ -78,12 +90,12 @@ class StoredPositionsCollector:
         for kind, name, value in said:
             if kind not in (Attribute.SEQUENCE, Attribute.OFFSET):
                 continue
-            row = (*incarnation, offset, timestamp_ms, kind, name, value)
+            row = _Row(*incarnation, offset, timestamp_ms, kind, name, value)
             at = self._last.get((*incarnation, kind, name), -1)
             before = self._rows.get(at, row)
-            if before[6] == value:
+            if before.value == value:
                 row = before
-            if before[6] == value or before[3] == timestamp_ms:
+            if before.value == value or before.timestamp_ms == timestamp_ms:
                 self._rows.pop(at, None)
             self._last[*incarnation, kind, name] = self._next_number
             self._rows[self._next_number] = row
@@ -124,41 +136,44 @@ def stored_positions_at(
     files = manifest.files_of(vhost)
     found: dict[Incarnation, StoredPositions] = {}
     for (queue, epoch, kind, name), row in _last_rows(manifest.data_dir, files, as_of_ms).items():
-        book = found.setdefault(
+        positions = found.setdefault(
             (queue, epoch), StoredPositions(queue=queue, epoch=epoch, sequences=[], offsets=[])
         )
         if kind == Attribute.SEQUENCE:
-            book.sequences.append((name, row[6]))
+            positions.sequences.append((name, row.value))
             continue
         # At that moment the reader had read no further than the stream's end.
-        book.offsets.append((name, min(row[6], row[2])))
-        if row[6] > row[2]:
-            found[queue, epoch] = msgspec.structs.replace(book, clamped=book.clamped + 1)
-    for book in found.values():
-        del book.sequences[:-PUBLISHERS_MAX]
+        positions.offsets.append((name, min(row.value, row.offset)))
+        if row.value > row.offset:
+            found[queue, epoch] = msgspec.structs.replace(positions, clamped=positions.clamped + 1)
+    for positions in found.values():
+        del positions.sequences[:-PUBLISHERS_MAX]
     return found
 
 
-def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None) -> dict[_Page, _Row]:
-    """The last row of each page of the present incarnations, the most recent publisher last."""
+def _last_rows(
+    data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None
+) -> dict[_PositionKey, _Row]:
+    """The last row of each reader and publisher of the present incarnations, the most recent publisher last."""
     wanted = [
         file for file in files if file.stored_positions and (as_of_ms is None or file.min_ms <= as_of_ms)
     ]
-    found: dict[_Page, _Row] = {}
+    found: dict[_PositionKey, _Row] = {}
     newest: dict[str, int] = {}
     with ThreadPoolExecutor(_READERS) as readers:
         tables = readers.map(lambda file: _read(data_dir / file.stored_positions), wanted)
         for file, table in zip(wanted, tables, strict=True):
             columns = (column.to_pylist() for column in table.columns)
-            for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):
-                if kind == Attribute.SEQUENCE and is_recovery(name):
+            for row in map(_Row, *columns):
+                if row.kind == Attribute.SEQUENCE and is_recovery(row.name):
                     # The publisher is a plan of another node's recovery, no application.
                     continue
-                if as_of_ms is None or file.history_from_ms or at_ms <= as_of_ms:
-                    found.pop((queue, epoch, kind, name), None)
-                    found[queue, epoch, kind, name] = (queue, epoch, offset, at_ms, kind, name, value)
-                    newest[queue] = max(epoch, newest.get(queue, 0), key=in_order)
-    return {page: row for page, row in found.items() if page[1] == newest[page[0]]}
+                if as_of_ms is None or file.history_from_ms or row.timestamp_ms <= as_of_ms:
+                    key = (row.queue, row.epoch, row.kind, row.name)
+                    found.pop(key, None)
+                    found[key] = row
+                    newest[row.queue] = max(row.epoch, newest.get(row.queue, 0), key=in_order)
+    return {key: row for key, row in found.items() if row.epoch == newest[row.queue]}
 
 
 def _read(place: Place) -> pa.Table:

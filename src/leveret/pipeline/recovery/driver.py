@@ -365,7 +365,7 @@ class RecoveryRun:
         if self._job.to is not None:
             return []
         found = stored_positions_at(self._manifest, vhost, self._job.as_of_ms)
-        return [book for book in found.values() if book.queue in queues]
+        return [each for each in found.values() if each.queue in queues]
 
     def _scan(
         self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]

@@ -36,13 +36,13 @@ class EntryPositions:
         self._offsets: Int64s = order.offsets[firsts]
         self._stored: defaultdict[int, list[bytes]] = defaultdict(list)
         epoch = int(order.epochs[-1])
-        for book in stored_positions:
-            if book.epoch == epoch:
-                self._store(book, np.flatnonzero(order.epochs[firsts] == epoch))
+        for positions in stored_positions:
+            if positions.epoch == epoch:
+                self._store(positions, np.flatnonzero(order.epochs[firsts] == epoch))
 
-    def _store(self, book: StoredPositions, stretches: Int64s) -> None:
-        self._stored[1] += [encode_attribute(Attribute.SEQUENCE, *each) for each in book.sequences]
-        for name, offset in book.offsets:
+    def _store(self, positions: StoredPositions, stretches: Int64s) -> None:
+        self._stored[1] += [encode_attribute(Attribute.SEQUENCE, *each) for each in positions.sequences]
+        for name, offset in positions.offsets:
             at = int(np.searchsorted(self._offsets[stretches], offset, "right")) - 1
             first_id = int(self._ids[stretches[max(0, at)]])
             self._stored[first_id].append(encode_attribute(Attribute.OFFSET, name, offset))

@@ -16,12 +16,12 @@ _ADDED: Final = ("in_doubt", "reader_offsets", "publisher_ids", "unreadable_reco
 
 def _with_stored_positions(plan: RecoveryPlan, queue: QueueOutcome) -> QueueOutcome:
     """The outcome with the numbers of a stream's recovered readers and publishers."""
-    stored_positions = [book for book in plan.stored_positions if book.queue == queue.queue]
+    stored_positions = [each for each in plan.stored_positions if each.queue == queue.queue]
     return msgspec.structs.replace(
         queue,
-        reader_offsets=sum(len(book.offsets) for book in stored_positions),
-        clamped_offsets=sum(book.clamped for book in stored_positions),
-        publisher_ids=sum(len(book.sequences) for book in stored_positions),
+        reader_offsets=sum(len(each.offsets) for each in stored_positions),
+        clamped_offsets=sum(each.clamped for each in stored_positions),
+        publisher_ids=sum(len(each.sequences) for each in stored_positions),
     )
 
 

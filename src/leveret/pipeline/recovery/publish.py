@@ -133,7 +133,7 @@ class PlanReader:
 
     def _runs(self, queue: str, order: QueueOrder, messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
         if self._numbers_streams and queue not in self._entry_positions and is_of_stream(messages):
-            stored = [book for book in self.plan.stored_positions if book.queue == queue]
+            stored = [each for each in self.plan.stored_positions if each.queue == queue]
             self._entry_positions[queue] = EntryPositions(order, stored)
         numbered = self._entry_positions.get(queue)
         return message_runs(messages, first_id) if numbered is None else numbered.runs(messages, first_id)

@@ -127,7 +127,7 @@ def plan_ranges(manifest: Manifest, request: TableRequest) -> list[FileRange]:
         for file in files if hidden else ():
             mine = {each: hidden[each] for each, _ in parts_of([file]) if each in hidden}
             if mine:
-                without[file.path] = union_of(without.get(file.path, {}), mine)
+                without[file.path] = _union_of(without.get(file.path, {}), mine)
         ranges += ranges_of(manifest.data_dir, files, request, without=without)
     return ranges
 
@@ -296,7 +296,7 @@ def unreadable(place: Place, error: Exception) -> StorageError:
     )
 
 
-def union_of(one: Masks, other: Masks) -> Masks:
+def _union_of(one: Masks, other: Masks) -> Masks:
     """By incarnation, the offsets that are in one of the two."""
     both = {each: _either(one[each], other[each]) for each in one.keys() & other.keys()}
     return one | other | both
