@@ -37,6 +37,7 @@ The brokers and the load:
 
 contenders    the measured brokers, behind one small interface
 lavinmq       a LavinMQ node
+management    requests to their HTTP API
 workers       starts the processes of the load generator together, and computes rates from their samples
 process       the common part of these processes
 load          a publisher and a consumer on raw sockets

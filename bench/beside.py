@@ -19,6 +19,7 @@ from pamqp import body, commands, frame, header
 from bench.client import CHANNEL, LOOPBACK, Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.load import ConsumeJob, PublishJob
+from bench.management import GUEST, TIMEOUT_S, call
 from bench.queues import definitions
 from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings
 from bench.workers import QUEUE, together
@@ -28,7 +29,6 @@ QUICK_QUEUES: Final = 300
 OPENS: Final = 50_000
 _ANSWER_BYTES: Final = 12 + 16
 """The octets of a close-ok and an open-ok."""
-_TIMEOUT_S: Final = 300.0
 _ENDS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 _RETURNS: Final = "returns"
@@ -39,23 +39,6 @@ _FRAMES_OF_DELIVERY: Final = 3
 
 Stopped = Callable[[], bool]
 Disturbance = Callable[[Node, int, Stopped], None]
-
-
-def call(node: Node, method: str, path: str, content: object = None) -> None:
-    """Send a request to the HTTP API, as guest.
-
-    Raises:
-        LoadError: the API refused it.
-    """
-    answer = httpx.request(
-        method,
-        f"http://{LOOPBACK}:{node.management_port}{path}",
-        auth=("guest", "guest"),
-        json=content,
-        timeout=_TIMEOUT_S,
-    )
-    if answer.is_error:
-        raise LoadError(f"{method} {path}: {answer.status_code} {answer.text}")
 
 
 def _import(node: Node, count: int, stopped: Stopped) -> None:
@@ -92,8 +75,8 @@ def _open_channels(node: Node, count: int, stopped: Stopped) -> None:
 def _declare_and_delete(node: Node, count: int, stopped: Stopped) -> None:
     with httpx.Client(
         base_url=f"http://{LOOPBACK}:{node.management_port}/api/queues/beside/",
-        auth=("guest", "guest"),
-        timeout=_TIMEOUT_S,
+        auth=GUEST,
+        timeout=TIMEOUT_S,
     ) as client:
         for number in range(count):
             if stopped():
@@ -185,7 +168,7 @@ class _Disturber(threading.Thread):
             LoadError: the work failed, or does not end.
         """
         self._ends.set()
-        self.join(_TIMEOUT_S + _ENDS_WITHIN_S)
+        self.join(TIMEOUT_S + _ENDS_WITHIN_S)
         if self.error is not None or self.is_alive():
             raise LoadError(f"beside the messages: {self.error or 'it does not end'}")
         return self.times

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
-from typing import Any, Final
+from typing import Final
 
 from bench.contenders import LEVERET, Node
 from bench.load import PublishJob
+from bench.management import call
 from bench.pacer import PaceJob
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.standby import (
     DOWNSTREAM,
-    HTTP_TIMEOUT_S,
     POLL_S,
     QUEUE,
     VHOST,
@@ -27,7 +26,7 @@ from bench.standby import (
     lag_s,
 )
 from bench.workers import Worker, alone, sleep_until
-from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 
 WINDOW: Final = 200_000
@@ -63,12 +62,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 
 def _waits_for_the_other_site(node: LeveretProcess) -> bool:
-    request = urllib.request.Request(
-        f"http://{LOOPBACK}:{node.management_port}/api/queues/{VHOST}/{QUEUE}",
-        headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="},
-    )
-    with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as answer:
-        row: dict[str, Any] = json.load(answer)
+    row = call(node, "GET", f"/api/queues/{VHOST}/{QUEUE}").json()
     return bool(row["remote_dc_confirm"]) and not row["remote_dc_confirm_unmet"]
 
 

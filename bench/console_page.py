@@ -23,7 +23,8 @@ import httpx
 
 from bench.client import LoadError
 from bench.contenders import LEVERET, Node
-from bench.queues import IMPORT_TIMEOUT_S, QUEUES, QUEUES_QUICK, definitions
+from bench.management import call
+from bench.queues import QUEUES, QUEUES_QUICK, definitions
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers import chromium
@@ -91,9 +92,7 @@ class SixSites:
         """Declare `count` queues at the first node, unless it has them."""
         if self.queues == count:
             return
-        url = f"http://{LOOPBACK}:{self.management_port}/api/definitions"
-        answer = httpx.post(url, json=definitions(count), auth=("guest", "guest"), timeout=IMPORT_TIMEOUT_S)
-        answer.raise_for_status()
+        call(self, "POST", "/api/definitions", definitions(count))
         self.queues = count
 
     def stop(self) -> int:

@@ -9,19 +9,17 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-import httpx
-
 from bench.client import Connection
 from bench.contenders import Node
+from bench.management import call
 from bench.rows import Reading, Row, Scenario, Settings, Target
-from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import wait_until
 
 QUEUES: Final = 10_000
 QUEUES_QUICK: Final = 500
 MEMORY_MB_MAX: Final = 300
 START_S_MAX: Final = 10
 IMPORT_S_MAX: Final = 4
-IMPORT_TIMEOUT_S: Final = 300.0
 START_TIMEOUT_S: Final = 120.0
 
 
@@ -51,13 +49,9 @@ def definitions(
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     count = QUEUES_QUICK if settings.quick else QUEUES
-    url = f"http://{LOOPBACK}:{node.management_port}/api"
     started = time.monotonic()
-    answer = httpx.post(
-        f"{url}/definitions", json=definitions(count), auth=("guest", "guest"), timeout=IMPORT_TIMEOUT_S
-    )
+    call(node, "POST", "/api/definitions", definitions(count))
     imported_s = time.monotonic() - started
-    answer.raise_for_status()
     node.stop()
     started = time.monotonic()
     node.start()

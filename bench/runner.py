@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
+import httpx
+
 from bench import contenders, machine, report
 from bench.client import LoadError
 from bench.contenders import BEFORE, LEVERET, Checkout, Node
@@ -20,7 +22,15 @@ from leveret.model.errors import LeveretError
 from leveret.testing.network.ports import NotReady
 
 Readings = dict[str, dict[str, list[Reading]]]
-FAILURES = (LoadError, LeveretError, NotReady, OSError, subprocess.SubprocessError, ValueError)
+FAILURES = (
+    LoadError,
+    LeveretError,
+    NotReady,
+    OSError,
+    subprocess.SubprocessError,
+    ValueError,
+    httpx.HTTPError,
+)
 
 
 def run(

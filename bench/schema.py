@@ -6,14 +6,12 @@ AMQP connection between them, in both directions.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Final
 
-import httpx
-
 from bench.client import LoadError
 from bench.contenders import LEVERET, Node
+from bench.management import call
 from bench.queues import definitions
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.standby import PASSWORD, USER
@@ -27,7 +25,6 @@ UNCHANGED_BYTES_MAX: Final = 1_000
 CHANGE_BYTES_MAX: Final = 10_000
 CHANGE_MS_MAX: Final = 100
 LAG_S_MAX: Final = 3
-IMPORT_TIMEOUT_S: Final = 300.0
 SYNC_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.02
 DOWNSTREAM: Final = {
@@ -68,26 +65,26 @@ class Sites:
 
     def put(self, document: dict[str, Any]) -> float:
         """Import definitions at the upstream; return the time of the answer."""
-        self._call(self._upstream, "POST", "definitions", document)
+        call(self._upstream, "POST", "/api/definitions", document)
         return time.monotonic()
 
     def follow(self) -> None:
         """Point the downstream at the upstream."""
-        self._call(self._upstream, "POST", "replication/schema/users", {"name": USER, "password": PASSWORD})
+        call(self._upstream, "POST", "/api/replication/schema/users", {"name": USER, "password": PASSWORD})
         endpoints = {
             "endpoints": [f"{LOOPBACK}:{self._upstream.amqp_port}"],
             "username": USER,
             "password": PASSWORD,
         }
-        self._call(self._downstream, "PUT", "replication/schema/upstream", endpoints)
+        call(self._downstream, "PUT", "/api/replication/schema/upstream", endpoints)
 
     def sync(self) -> None:
         """Have the downstream sync; return when it has."""
-        self._call(self._downstream, "POST", "replication/schema/sync", {})
+        call(self._downstream, "POST", "/api/replication/schema/sync", {})
 
     def status(self) -> dict[str, Any]:
         """Return the downstream's status."""
-        found: dict[str, Any] = self._call(self._downstream, "GET", "tanzu/osr/schema/status", None).json()
+        found: dict[str, Any] = call(self._downstream, "GET", "/api/tanzu/osr/schema/status").json()
         return found
 
     def wait_applied(self, count: int, what: str) -> float:
@@ -97,19 +94,8 @@ class Sites:
 
     def queue_count(self) -> int:
         """Return the downstream's number of queues."""
-        overview = self._call(self._downstream, "GET", "overview", None).json()
+        overview = call(self._downstream, "GET", "/api/overview").json()
         return int(overview["object_totals"]["queues"])
-
-    def _call(self, node: Node | LeveretProcess, method: str, path: str, body: object) -> httpx.Response:
-        reply = httpx.request(
-            method,
-            f"http://{LOOPBACK}:{node.management_port}/api/{path}",
-            content=None if body is None else json.dumps(body),
-            headers={"content-type": "application/json"},
-            auth=("guest", "guest"),
-            timeout=IMPORT_TIMEOUT_S,
-        )
-        return reply.raise_for_status()
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:

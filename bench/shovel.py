@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-import httpx
-
 from bench.client import Connection, LoadError
 from bench.contenders import Node
+from bench.management import call
 from bench.rows import Reading
 from bench.workers import QUEUE, rate_between
 from leveret.testing.network.ports import LOOPBACK, wait_until
@@ -60,9 +59,4 @@ def _declare(node: Node, source: str) -> None:
         "dest-queue": DESTINATION,
         "ack-mode": "on-confirm",
     }
-    answer = httpx.put(
-        f"http://{LOOPBACK}:{node.management_port}/api/parameters/shovel/%2F/bench",
-        json={"value": value},
-        auth=("guest", "guest"),
-    )
-    answer.raise_for_status()
+    call(node, "PUT", "/api/parameters/shovel/%2F/bench", {"value": value})

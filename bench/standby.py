@@ -18,15 +18,17 @@ from __future__ import annotations
 import bisect
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
+
+import httpx
 
 from bench.backlog import fill
 from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.load import PublishJob
+from bench.management import GUEST, call
 from bench.mixed import declare, declared, published_and_consumed, taken
 from bench.mixed import fill as traffic_fill
 from bench.process import Result
@@ -52,7 +54,6 @@ POLL_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 180.0
 TRANSFER_TIMEOUT_S: Final = 300.0
 PROMOTE_TIMEOUT_S: Final = 300.0
-HTTP_TIMEOUT_S: Final = 30.0
 STAGED: Final = "staged"
 INGEST_SHARE_MIN: Final = 3.0
 FIRST_MESSAGE_S_MAX: Final = 2.0
@@ -109,8 +110,7 @@ class Pair:
 
     def status(self) -> dict[str, Any]:
         """Return the downstream's status row of the vhost, empty if it has none yet."""
-        with self._http("GET", "/api/replication/status") as answer:
-            rows: list[dict[str, Any]] = json.load(answer)
+        rows: list[dict[str, Any]] = call(self.downstream, "GET", "/api/replication/status").json()
         return next((row for row in rows if row["virtual_host"] == VHOST), {})
 
     def transferred(self) -> int:
@@ -153,20 +153,10 @@ class Pair:
 
     def promote(self) -> Iterator[tuple[float, dict[str, Any]]]:
         """Promote the downstream; yield the lines of its answer, each with the time."""
-        with self._http("POST", "/api/replication/standby/promote", b"{}", PROMOTE_TIMEOUT_S) as answer:
-            for line in answer:
+        url = f"http://{LOOPBACK}:{self.downstream.management_port}/api/replication/standby/promote"
+        with httpx.stream("POST", url, auth=GUEST, json={}, timeout=PROMOTE_TIMEOUT_S) as answer:
+            for line in answer.iter_lines():
                 yield time.monotonic(), json.loads(line)
-
-    def _http(
-        self, method: str, path: str, body: bytes | None = None, timeout_s: float = HTTP_TIMEOUT_S
-    ) -> Any:
-        request = urllib.request.Request(
-            f"http://{LOOPBACK}:{self.downstream.management_port}{path}",
-            data=body,
-            method=method,
-            headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "Content-Type": "application/json"},
-        )
-        return urllib.request.urlopen(request, timeout=timeout_s)
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:

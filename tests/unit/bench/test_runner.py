@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bench import contenders, runner
@@ -45,9 +46,10 @@ def test_brokers_take_turns(settings: Settings) -> None:
     ]
 
 
-def test_a_failure_is_noted_and_the_rest_goes_on(settings: Settings) -> None:
+@pytest.mark.parametrize("failure", [LoadError, httpx.ReadTimeout])
+def test_a_failure_is_noted_and_the_rest_goes_on(settings: Settings, failure: type[Exception]) -> None:
     def fail(node: Node, settings: Settings) -> dict[str, Reading]:
-        raise LoadError("it lost one")
+        raise failure("it lost one")
 
     broken = Scenario((ROW,), fail)
     good = Scenario((OTHER,), lambda node, settings: {"other": Reading(1.0)})
