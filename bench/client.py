@@ -31,6 +31,7 @@ TIMEOUT_S: Final = 120.0
 
 _HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _FRAME_HEAD_BYTES: Final = 7
+_CLOSED: Final = "the broker closed the connection"
 
 Reply = TypeVar("Reply", bound=base.Frame)
 
@@ -118,6 +119,24 @@ class Connection:
         for tag, queue in queues.items():
             self._call(commands.Basic.Consume(queue=queue, consumer_tag=tag), commands.Basic.ConsumeOk)
 
+    def receive(self) -> bytes:
+        """Read the next octets.
+
+        Raises:
+            LoadError: the broker closed the connection.
+        """
+        octets = self.socket.recv(RECV_BYTES)
+        if not octets:
+            raise LoadError(_CLOSED)
+        return octets
+
+    def receive_into(self, room: memoryview) -> int:
+        """Read the next octets into memory; return their number. Raises LoadError: as `receive`."""
+        got = self.socket.recv_into(room)
+        if not got:
+            raise LoadError(_CLOSED)
+        return got
+
     def skip_frames(self, count: int) -> None:
         """Read and ignore `count` frames."""
         for _ in range(count):
@@ -165,10 +184,7 @@ class Connection:
                     whole = bytes(self.pending[:end])
                     del self.pending[:end]
                     return whole
-            piece = self.socket.recv(RECV_BYTES)
-            if not piece:
-                raise LoadError("the broker closed the connection")
-            self.pending += piece
+            self.pending += self.receive()
 
 
 def describe(octets: bytes) -> str:

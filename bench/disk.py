@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from bench.client import LoadError
 from bench.contenders import Node
 from bench.lavinmq import LavinNode
+from bench.round_trips import pika_channel
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.rabbitmq import RabbitNode
@@ -50,15 +49,6 @@ def _mb_on_disk(node: Node) -> float:
     return total / 1e6
 
 
-@contextmanager
-def _channel(node: Node) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port))
-    try:
-        yield connection.channel()
-    finally:
-        connection.close()
-
-
 def _publish(channel: BlockingChannel, queue: str, count: int, body_bytes: int) -> None:
     lasting = pika.BasicProperties(delivery_mode=2)
     for number in range(count):
@@ -84,7 +74,7 @@ def _take(channel: BlockingChannel, queues: list[str], count: int) -> None:
 
 def _drained(node: Node, settings: Settings) -> dict[str, Reading]:
     names = [f"drained-{number:05}" for number in range(QUEUES_QUICK if settings.quick else QUEUES)]
-    with _channel(node) as channel:
+    with pika_channel(node.amqp_port) as channel:
         for name in names:
             channel.queue_declare(name, durable=True)
         before = _mb_on_disk(node)
@@ -104,7 +94,7 @@ def _drained(node: Node, settings: Settings) -> dict[str, Reading]:
 def _straggler(node: Node, settings: Settings) -> dict[str, Reading]:
     size_mb = STRAGGLER_MB_QUICK if settings.quick else STRAGGLER_MB
     count = size_mb * 1_000_000 // STRAGGLER_BODY_BYTES
-    with _channel(node) as channel, _channel(node) as holding:
+    with pika_channel(node.amqp_port) as channel, pika_channel(node.amqp_port) as holding:
         channel.queue_declare("straggler", durable=True)
         before = _mb_on_disk(node)
         _publish(channel, "straggler", 1, STRAGGLER_BODY_BYTES)
@@ -115,7 +105,7 @@ def _straggler(node: Node, settings: Settings) -> dict[str, Reading]:
         for at in range(0, count, _BATCH):
             batch = min(_BATCH, count - at)
             _publish(channel, "straggler", batch, STRAGGLER_BODY_BYTES)
-            with _channel(node) as taking:
+            with pika_channel(node.amqp_port) as taking:
                 _take(taking, ["straggler"], batch)
         time.sleep(SETTLE_S)
         left = _mb_on_disk(node) - before

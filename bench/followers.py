@@ -28,12 +28,22 @@ import httpx
 from bench.backlog import fill
 from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, Node
-from bench.load import ConsumeJob, PublishJob
 from bench.mixed import declared, published_and_consumed
 from bench.pacer import RATE, PaceJob, longest_pause_s
-from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings, Target, paced, reading
+from bench.rows import (
+    LATENCY_RATE,
+    Reading,
+    Row,
+    Scenario,
+    Settings,
+    Target,
+    paced,
+    reading,
+    run_publish,
+    run_together,
+)
 from bench.traffic import Load
-from bench.workers import QUEUE, Throughput, Worker, publish_only, together
+from bench.workers import QUEUE, Throughput, Worker
 from leveret.storage import reserve
 from leveret.testing.network.link_proxy import LinkProxy
 from leveret.testing.network.ports import LOOPBACK, accepts, free_port, speaks_amqp, wait_until
@@ -175,15 +185,15 @@ def give_secret(leader: LeveretProcess, node: LeveretProcess) -> None:
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     if not isinstance(node, LeveretProcess):
         readings = _readings(
-            reading(_publish(node, settings)), reading(_together(node, settings)), paced(node, settings)
+            reading(run_publish(node, settings)), reading(run_together(node, settings)), paced(node, settings)
         )
         return readings | {"follower-mixed": reading(_mixed(node, settings))}
     lead(node)
-    without, mixed_without = _publish(node, settings), _mixed(node, settings)
+    without, mixed_without = run_publish(node, settings), _mixed(node, settings)
     with Follower(node, settings.folder) as follower:
         follower.start()
-        publish = _followed(follower, lambda: _publish(node, settings))
-        both = _followed(follower, lambda: _together(node, settings))
+        publish = _followed(follower, lambda: run_publish(node, settings))
+        both = _followed(follower, lambda: run_together(node, settings))
         mixed = _followed(follower, lambda: _mixed(node, settings))
         ages = paced(node, settings)
         follower.stayed()
@@ -196,16 +206,6 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
 
 def _share(found: Reading, without: Throughput) -> Reading:
     return Reading(found.value / without.rate, details={"without": without.rate, "with": found.value})
-
-
-def _publish(node: Node, settings: Settings) -> Throughput:
-    job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
-    return publish_only(node, job, settings.warmup_s)
-
-
-def _together(node: Node, settings: Settings) -> Throughput:
-    job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
-    return together(node, job, ConsumeJob(node.amqp_port, QUEUE), settings.warmup_s)
 
 
 def _mixed(node: Node, settings: Settings) -> Throughput:

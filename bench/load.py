@@ -221,10 +221,7 @@ class Publisher:
             _STAMP.pack_into(self.octets, again, due_ns)
 
     def _read_confirms(self) -> None:
-        octets = self.socket.recv(RECV_BYTES)
-        if not octets:
-            raise LoadError("the broker closed the connection")
-        self.confirms.feed(octets)
+        self.confirms.feed(self.connection.receive())
 
     def _take_confirms(self) -> None:
         """Count the confirms that have arrived already."""
@@ -327,12 +324,9 @@ class Consumer:
     def _read(self, filled: int) -> int:
         """Read behind the octets of the buffer; return the number of new ones, 0 after an idle time."""
         try:
-            got = self.socket.recv_into(self.view[filled:])
+            return self.connection.receive_into(self.view[filled:])
         except BlockingIOError:
             return 0
-        if not got:
-            raise LoadError("the broker closed the connection")
-        return got
 
     def _verify(self, delivery: Delivery, at: int, tag: int) -> None:
         """Check that the delivery at `at` has this tag."""

@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, Message, describe, ring
+from bench.client import FRAME_END, Connection, LoadError, Message, describe, ring
 from bench.contenders import Node
 from bench.load import ACK, ACK_HEAD, READ_BYTES, ROOM_PARTS, Confirms, Delivery
 from bench.process import Result, consume_total, main, publish_for
@@ -83,10 +83,7 @@ class Publishing:
 
     def read(self) -> None:
         """Read confirms."""
-        octets = self.socket.recv(RECV_BYTES)
-        if not octets:
-            raise LoadError("the broker closed the connection")
-        self.confirms.feed(octets)
+        self.confirms.feed(self.connection.receive())
 
 
 class Consuming:
@@ -107,10 +104,7 @@ class Consuming:
 
     def read(self) -> None:
         """Read deliveries."""
-        got = self.socket.recv_into(memoryview(self._buffer)[self._filled :])
-        if not got:
-            raise LoadError("the broker closed the connection")
-        self._filled += got
+        self._filled += self.connection.receive_into(memoryview(self._buffer)[self._filled :])
         self._delivery = self._delivery or Delivery.learn(bytes(self._buffer[: self._filled]))
         if self._delivery is None:
             return

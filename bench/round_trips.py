@@ -25,7 +25,7 @@ from typing import Any, Final
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from bench.client import LOOPBACK, RECV_BYTES, Connection, LoadError, Message
+from bench.client import LOOPBACK, Connection, LoadError, Message
 from bench.contenders import Node
 from bench.load import Confirms, ConsumeJob, percentiles_us
 from bench.process import ORDERS, Result, Sampler, main, wait_for_go
@@ -72,10 +72,7 @@ class _Paced:
 
     def read(self) -> list[float]:
         """Read confirms; return the due times of the confirmed messages."""
-        octets = self.connection.socket.recv(RECV_BYTES)
-        if not octets:
-            raise LoadError("the broker closed the connection")
-        self.confirms.feed(octets)
+        self.confirms.feed(self.connection.receive())
         new, self._confirmed = self.confirms.count - self._confirmed, self.confirms.count
         return [self.due.popleft() for _ in range(new)]
 
@@ -114,7 +111,8 @@ def _pace(job: RoundTripJob) -> Result:
 
 
 @contextmanager
-def _channel(port: int) -> Iterator[BlockingChannel]:
+def pika_channel(port: int) -> Iterator[BlockingChannel]:
+    """A channel of a connection of its own, by pika."""
     connection = pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, port))
     try:
         yield connection.channel()
@@ -131,7 +129,7 @@ def _respond(job: RoundTripJob) -> Result:
         channel.basic_publish("", properties.reply_to, body)
         answered += 1
 
-    with _channel(job.port) as channel:
+    with pika_channel(job.port) as channel:
         channel.basic_consume(job.queue, answer, auto_ack=True)
         wait_for_go()
         sampler = Sampler()
@@ -143,7 +141,7 @@ def _respond(job: RoundTripJob) -> Result:
 def _ask(job: RoundTripJob) -> Result:
     answers: deque[bytes] = deque()
 
-    with _channel(job.port) as channel:
+    with pika_channel(job.port) as channel:
         channel.basic_consume(REPLY_TO, lambda *answer: answers.append(answer[3]), auto_ack=True)
         asking = pika.BasicProperties(reply_to=REPLY_TO)
 
@@ -159,7 +157,7 @@ def _ask(job: RoundTripJob) -> Result:
 
 
 def _confirm(job: RoundTripJob) -> Result:
-    with _channel(job.port) as channel:
+    with pika_channel(job.port) as channel:
         channel.confirm_delivery()
         lasting = pika.BasicProperties(delivery_mode=2)
         return _timed(

@@ -103,15 +103,16 @@ class Scenario:
     makers: Mapping[str, Callable[[Path], Node]] | None = None
 
 
-def _publish(node: Node, settings: Settings) -> dict[str, Reading]:
+def run_publish(node: Node, settings: Settings) -> Throughput:
+    """Publish as fast as the broker confirms."""
     job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
-    return {"publish": reading(publish_only(node, job, settings.warmup_s))}
+    return publish_only(node, job, settings.warmup_s)
 
 
-def _together(node: Node, settings: Settings) -> dict[str, Reading]:
+def run_together(node: Node, settings: Settings) -> Throughput:
+    """Publish as fast as the broker confirms, and consume at the same time."""
     job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
-    consume = ConsumeJob(node.amqp_port, QUEUE)
-    return {"together": reading(together(node, job, consume, settings.warmup_s))}
+    return together(node, job, ConsumeJob(node.amqp_port, QUEUE), settings.warmup_s)
 
 
 def _small(node: Node, settings: Settings) -> dict[str, Reading]:
@@ -156,7 +157,8 @@ def reading(run: Throughput) -> Reading:
 
 
 PUBLISH: Final = Scenario(
-    (Row("publish", "publish, 1000 B persistent, confirms, window 1000", "msg/s", True),), _publish
+    (Row("publish", "publish, 1000 B persistent, confirms, window 1000", "msg/s", True),),
+    lambda node, settings: {"publish": reading(run_publish(node, settings))},
 )
 TOGETHER: Final = Scenario(
     (
@@ -168,7 +170,7 @@ TOGETHER: Final = Scenario(
             Target("ratio", RATIO_MIN),
         ),
     ),
-    _together,
+    lambda node, settings: {"together": reading(run_together(node, settings))},
 )
 SMALL: Final = Scenario(
     (

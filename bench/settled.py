@@ -7,14 +7,12 @@ command until every unacked message is in its queue, and includes Spark's start.
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
-from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, Node
 from bench.load import ConsumeJob
 from bench.rows import Reading, Row, Scenario, Settings, Target
-from bench.standby import DOWNSTREAM, QUEUE, TRANSFER_TIMEOUT_S, VHOST, Pair
+from bench.standby import DOWNSTREAM, QUEUE, TRANSFER_TIMEOUT_S, VHOST, Pair, take_over
 from bench.workers import Worker, drained
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
@@ -43,18 +41,9 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
             TRANSFER_TIMEOUT_S,
         )
         node.kill9()
-        asked = time.monotonic()
-        for at, line in pair.promote():
-            if "error" in line:
-                raise LoadError(f"promotion: {line.get('reason', line)}")
-            ended = at
-        connection = Connection(downstream.amqp_port, vhost=VHOST)
-        found = connection.ready_messages(QUEUE)
-        connection.close()
-    if found != count - settled:
-        raise LoadError(f"{count - settled} messages were left, {found} after the promotion")
-    details = {"published": float(count), "recovered": float(found)}
-    return {"promotion-settled": Reading(ended - asked, details=details)}
+        reading = take_over(pair, settled=settled)
+    details = {"published": float(count), "recovered": reading.details["messages"]}
+    return {"promotion-settled": Reading(reading.details["whole_s"], details=details)}
 
 
 SETTLED: Final = Scenario(

@@ -20,14 +20,13 @@ from typing import Final
 from pamqp import base, body, commands, frame, header
 
 from bench.client import CHANNEL, FRAME_END, FRAME_MAX, LOOPBACK, RECV_BYTES
+from bench.load import ACK, ACK_HEAD
 
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 0.1
 DELIVER_TAG_AT: Final = 7 + 4 + 2
 
 _HEADER: Final = b"AMQP\x00\x00\x09\x01"
-_ACK: Final = struct.Struct(">11sQBB")
-_ACK_HEAD: Final = bytes.fromhex("0100010000000d003c0050")
 _TAG: Final = struct.Struct(">Q")
 _ANSWERS: Final[dict[type[object], base.Frame]] = {
     commands.Connection.StartOk: commands.Connection.Tune(2047, FRAME_MAX, 0),
@@ -98,7 +97,7 @@ class Sink:
             whole, filled = divmod(filled, stride)
             if whole:
                 confirmed += whole
-                peer.sendall(_ACK.pack(_ACK_HEAD, confirmed, 1, FRAME_END))
+                peer.sendall(ACK.pack(ACK_HEAD, confirmed, 1, FRAME_END))
                 with self.changed:
                     self.arrived = confirmed
                     self.changed.notify_all()
@@ -150,8 +149,8 @@ def _frame_bytes(octets: bytearray, at: int) -> int:
 
 def _last_ack(octets: bytes) -> int:
     """Return the highest tag of the whole acks in these octets, 0 for none."""
-    whole = len(octets) - len(octets) % _ACK.size
-    return max((tag for _, tag, _, _ in _ACK.iter_unpack(octets[:whole])), default=0)
+    whole = len(octets) - len(octets) % ACK.size
+    return max((tag for _, tag, _, _ in ACK.iter_unpack(octets[:whole])), default=0)
 
 
 def _gone(peer: socket.socket) -> bool:

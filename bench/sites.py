@@ -27,6 +27,7 @@ from bench.load import PublishJob
 from bench.rows import WINDOW, Reading, Row, Scenario, Settings
 from bench.workers import Worker
 from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.process import cpu_seconds, descendants
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_standby import ClusterStandby
@@ -41,6 +42,7 @@ VHOSTS: Final = 100
 QUEUES: Final = 10_000
 QUICK_PART: Final = 10
 IDLE_S: Final = 20.0
+FOLLOW_TIMEOUT_S: Final = 300.0
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
@@ -123,14 +125,13 @@ def _run_vhosts(node: Node, settings: Settings) -> dict[str, Reading]:
 
 def _wait_all(pair: StandbyPair, vhosts: int) -> None:
     """Wait until all vhosts are followed and lack nothing."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
+
+    def all_are_here() -> bool:
         rows = pair.status()["vhosts"]
         here = [row for row in rows if row["state"] == "connected" and not row["lag_records"]]
-        if len(here) == vhosts and all(row["transferred"] for row in here):
-            return
-        time.sleep(1)
-    raise LoadError(f"{vhosts} vhosts are not followed within 300 s")
+        return len(here) == vhosts and all(row["transferred"] for row in here)
+
+    wait_until(all_are_here, f"{vhosts} vhosts that are followed", FOLLOW_TIMEOUT_S, interval_s=1)
 
 
 def _idle_share(pair: StandbyPair) -> float:
@@ -186,11 +187,13 @@ def _run_queues(node: Node, settings: Settings) -> dict[str, Reading]:
 
 def _wait_definitions(pair: StandbyPair, queues: int) -> None:
     """Wait until the downstream has all queues."""
-    deadline = time.monotonic() + 300
-    while len(get(pair.downstream, f"queues/{VHOST}?columns=name&disable_stats=true")) < queues:
-        if time.monotonic() > deadline:
-            raise LoadError(f"{queues} queues are not at the downstream within 300 s")
-        time.sleep(1)
+    path = f"queues/{VHOST}?columns=name&disable_stats=true"
+    wait_until(
+        lambda: len(get(pair.downstream, path)) >= queues,
+        f"{queues} queues at the downstream",
+        FOLLOW_TIMEOUT_S,
+        interval_s=1,
+    )
 
 
 SITES: Final = Scenario(

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from pamqp import commands, frame, header
 
-from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, describe
+from bench.client import FRAME_END, Connection, LoadError, describe
 from bench.load import ACK, ACK_HEAD, ROOM_PARTS, Confirms
 from bench.process import Result, consume_total, main, publish_for
 from bench.traffic import (
@@ -105,10 +105,7 @@ class Publishing:
 
     def read(self) -> None:
         """Read confirms."""
-        octets = self.socket.recv(RECV_BYTES)
-        if not octets:
-            raise LoadError("the broker closed the connection")
-        self.confirms.feed(octets)
+        self.confirms.feed(self.connection.receive())
 
 
 class Books:
@@ -203,10 +200,7 @@ class Consuming:
 
     def read(self) -> None:
         """Read deliveries."""
-        got = self.socket.recv_into(self._view[self._filled :])
-        if not got:
-            raise LoadError("the broker closed the connection")
-        self._filled += got
+        self._filled += self.connection.receive_into(self._view[self._filled :])
         self._scan()
         self._acknowledge(self._load.ack_every)
         if (
