@@ -114,7 +114,7 @@ async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, Store
 
 
 @asynccontextmanager
-async def follower_server(
+async def etcd_door(
     member: EtcdMember, deaf: Callable[[bytes, int], bool], *, hangs_up: bool
 ) -> AsyncIterator[str]:
     """A door of etcd that passes requests in, and no answers any more once `deaf` says so, or hangs up then; its URL.

@@ -22,7 +22,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
-from tests.e2e.store_node import PATIENCE_S, SHORT_MS, Node, follower_server, node, play, read
+from tests.e2e.store_node import PATIENCE_S, SHORT_MS, Node, etcd_door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -192,7 +192,7 @@ async def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared
         return b"/v3/watch" in said and bool(answered) and len(watches) == 1
 
     async with (
-        follower_server(shared_etcd.members[0], mute, hangs_up=False) as url,
+        etcd_door(shared_etcd.members[0], mute, hangs_up=False) as url,
         node("a", shared_etcd.setting, "mute") as a,
     ):
         b = Node("b", url, "mute", 2_000)

@@ -13,7 +13,7 @@ from leveret.runtime.coordination.etcd import Etcd, EtcdRefused
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster
-from tests.e2e.store_node import Node, follower_server, node, read
+from tests.e2e.store_node import Node, etcd_door, node, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -65,7 +65,7 @@ async def test_a_transaction_whose_answer_was_lost_is_done_once(
 
     prefix = f"lost-{is_alone}"
     async with (
-        follower_server(shared_etcd.members[0], deaf, hangs_up=True) as url,
+        etcd_door(shared_etcd.members[0], deaf, hangs_up=True) as url,
         node("b", shared_etcd.setting, prefix) as b,
     ):
         a = Node("a", url if is_alone else f"{url},{shared_etcd.setting}", prefix, 3_000)

@@ -30,7 +30,7 @@ from leveret.testing.servers import certificates, etcd
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
 from leveret.testing.servers.process import ServerProcess
-from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, follower_server, play
+from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, etcd_door, play
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -262,7 +262,7 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
 
 def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]:
     """A door of etcd that hands requests in, and hangs up instead of answering a transaction; its URL."""
-    return follower_server(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
+    return etcd_door(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
 
 
 async def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
@@ -286,13 +286,13 @@ async def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: Etcd
 async def test_etcd_may_ask_for_a_user_and_forget_logins(own_etcd: EtcdCluster) -> None:
     member = own_etcd.members[0]
 
-    follower_server = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
-    async with node("a", follower_server, "users") as a:  # Nobody is asked yet.
+    url = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
+    async with node("a", url, "users") as a:  # Nobody is asked yet.
         await until(lambda: a.seen == [None])
     member.ask("auth/user/add", name="root", password="s:cret")
     member.ask("auth/user/grant", user="root", role="root")
     member.ask("auth/enable")
-    async with node("a", follower_server, "users") as a:
+    async with node("a", url, "users") as a:
         await a.campaign()
         await asyncio.to_thread(member.stop)
         await asyncio.to_thread(member.restart)

@@ -116,21 +116,21 @@ def dripped(client: socket.socket, octet: bytes, longest_s: float) -> float:
     return time.monotonic() - began_s
 
 
-@pytest.mark.parametrize("follower_server", [plain, secured, half_tls, metrics, control])
+@pytest.mark.parametrize("connected_to", [plain, secured, half_tls, metrics, control])
 def test_who_says_nothing_is_let_go(
-    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
+    node: LeveretProcess, connected_to: Callable[[LeveretProcess], socket.socket]
 ) -> None:
-    with follower_server(node) as client:
+    with connected_to(node) as client:
         began_s = time.monotonic()
         assert said_until_end(client) == b""
         assert time.monotonic() - began_s < REQUEST_S + SLACK_S
 
 
-@pytest.mark.parametrize("follower_server", [plain, secured, metrics, control])
+@pytest.mark.parametrize("connected_to", [plain, secured, metrics, control])
 def test_headers_that_drip_are_not_waited_for(
-    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
+    node: LeveretProcess, connected_to: Callable[[LeveretProcess], socket.socket]
 ) -> None:
-    with follower_server(node) as client:
+    with connected_to(node) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX-Long: ")
         assert dripped(client, b"x", 60) < REQUEST_S + SLACK_S
 
@@ -141,11 +141,11 @@ def test_a_request_that_was_begun_is_told_that_it_is_late(node: LeveretProcess) 
         assert said_until_end(client).startswith(b"HTTP/1.1 408 ")
 
 
-@pytest.mark.parametrize("follower_server", [plain, secured, control])
+@pytest.mark.parametrize("connected_to", [plain, secured, control])
 def test_a_body_that_drips_is_late_as_soon_as_headers_that_drip(
-    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
+    node: LeveretProcess, connected_to: Callable[[LeveretProcess], socket.socket]
 ) -> None:
-    with follower_server(node) as client:
+    with connected_to(node) as client:
         # The node counts from the request, which it may have long before the first drop.
         began_s = time.monotonic()
         client.sendall(POST)

@@ -210,8 +210,8 @@ async def _ask(app: Starlette, request: httpx.Request) -> httpx.Response:
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)
 
-    follower_server = public_app(app) if "authorization" in request.headers else operator_app(app)
-    await follower_server(scope, receive, send)
+    served = public_app(app) if "authorization" in request.headers else operator_app(app)
+    await served(scope, receive, send)
     octets = b"".join(message.get("body", b"") for message in said)
     return httpx.Response(said[0]["status"], headers=said[0]["headers"], content=octets)
 

@@ -424,10 +424,8 @@ def tick(app: Starlette) -> Callable[[], None]:
 @pytest.fixture
 def client_as(app: Starlette) -> Callable[..., Client]:
     """Makes a client for a user whose password is `secret`."""
-    follower_server = public_app(app)
-    return lambda user, password="secret", address="127.0.0.1": Client(
-        follower_server, (user, password), address
-    )
+    public = public_app(app)
+    return lambda user, password="secret", address="127.0.0.1": Client(public, (user, password), address)
 
 
 @pytest.fixture

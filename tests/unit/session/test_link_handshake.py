@@ -479,9 +479,9 @@ def cluster_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
     return follower_side(secret, **{"kind": "relay", "run_id": "i-7_", "vhost": "a\n/b"} | changed)
 
 
-def met_by(follower_server: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
-    hello = follower_server.answer_hello(node.hello())
-    return follower_server.take_proof(
+def met_by(leader: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
+    hello = leader.answer_hello(node.hello())
+    return leader.take_proof(
         node.answer_hello(hello, leadership=Leadership(0, ""), followed_epoch=0, led=False, uri="")
     )
 
@@ -503,10 +503,10 @@ def test_who_fences_says_hello_as_ever_so_that_a_leader_of_the_version_before_is
 
 @pytest.mark.parametrize("changed", [{"incarnation": "j"}, {"vhost": "c"}, {"vhost": ""}, {"kind": "mirror"}])
 def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict[str, str]) -> None:
-    node, follower_server = cluster_side(), leader_side(kinds=CLUSTER)
+    node, leader = cluster_side(), leader_side(kinds=CLUSTER)
     fields = {**msgspec.json.decode(node.hello().payload), **changed}
     said = {name: value for name, value in fields.items() if value}
-    answer = follower_server.answer_hello(HandshakeMessage(HELLO, msgspec.json.encode(said)))
+    answer = leader.answer_hello(HandshakeMessage(HELLO, msgspec.json.encode(said)))
     with pytest.raises(SecretsDiffer, match=r"copy \.replication_secret from another node of the cluster$"):
         node.answer_hello(answer, leadership=Leadership(0, ""), followed_epoch=0, led=False, uri="")
 

@@ -67,10 +67,10 @@ def test_clients_are_sent_to_an_address_at_which_they_reach_the_node(
 
 
 def test_a_partition_that_an_application_bound_has_some_place_whatever_its_arguments() -> None:
-    async def script(site: Site, follower_server: StreamServer) -> None:
+    async def script(site: Site, server: StreamServer) -> None:
         partitions = {"s-0": "0", "s-1": "1"}
-        assert follower_server.create_super_stream("guest", "v", "s", partitions, {})
-        assert follower_server.create_stream("guest", "v", "other", {})
+        assert server.create_super_stream("guest", "v", "s", partitions, {})
+        assert server.create_stream("guest", "v", "other", {})
         binding = d.Binding(
             vhost="v",
             source="s",
@@ -80,17 +80,17 @@ def test_a_partition_that_an_application_bound_has_some_place_whatever_its_argum
             arguments={"x-stream-partition-order": "first"},
         )
         site.node.broker.apply(d.Put(binding))
-        assert sorted(follower_server.partitions("v", "s")) == ["other", "s-0", "s-1"]
-        follower_server.delete_super_stream("guest", "v", "s")
+        assert sorted(server.partitions("v", "s")) == ["other", "s-0", "s-1"]
+        server.delete_super_stream("guest", "v", "s")
 
     on_a_node(script)
 
 
 def test_a_stream_is_served_as_the_listener_relies_on() -> None:
-    async def script(site: Site, follower_server: StreamServer) -> None:
-        assert follower_server.create_stream("guest", "v", "s", {"max-age": "7D"})
-        assert not follower_server.create_stream("guest", "v", "s", {"max-age": "7D"})
-        handle = follower_server.stream("v", "s")
+    async def script(site: Site, server: StreamServer) -> None:
+        assert server.create_stream("guest", "v", "s", {"max-age": "7D"})
+        assert not server.create_stream("guest", "v", "s", {"max-age": "7D"})
+        handle = server.stream("v", "s")
         reported: list[LeveretError | None] = []
         for number in range(4):
             each = batch(b"%d" % number, b"x")
@@ -99,7 +99,7 @@ def test_a_stream_is_served_as_the_listener_relies_on() -> None:
             await site.node.commit()
         assert reported == [None] * 4
         served_log_contract(handle.log)
-        follower_server.delete_stream("guest", "v", "s")
+        server.delete_stream("guest", "v", "s")
         late = batch(b"late")
         late.done = reported.append
         handle.publish(late)
@@ -111,41 +111,39 @@ def test_a_stream_is_served_as_the_listener_relies_on() -> None:
 
 
 def test_only_streams_are_streams_and_arguments_are_checked() -> None:
-    async def script(site: Site, follower_server: StreamServer) -> None:
+    async def script(site: Site, server: StreamServer) -> None:
         site.node.broker.declare_queue(d.Queue(name="classic", vhost="v"))
         with pytest.raises(NotFound, match="is not a stream"):
-            follower_server.stream("v", "classic")
+            server.stream("v", "classic")
         with pytest.raises(NotFound):
-            follower_server.stream("v", "missing")
+            server.stream("v", "missing")
         with pytest.raises(PreconditionFailed):
-            follower_server.create_stream("guest", "v", "classic", {})
+            server.create_stream("guest", "v", "classic", {})
         with pytest.raises(PreconditionFailed, match="whole number"):
-            follower_server.create_stream("guest", "v", "s", {"max-length-bytes": "many"})
+            server.create_stream("guest", "v", "s", {"max-length-bytes": "many"})
         for name in ("max-length-bytes", "max-age"):
             # Python converts no text of so many digits to a number.
             with pytest.raises(PreconditionFailed):
-                follower_server.create_stream(
-                    "guest", "v", "s", {name: "9" * 5000 + "Y" * (name == "max-age")}
-                )
+                server.create_stream("guest", "v", "s", {name: "9" * 5000 + "Y" * (name == "max-age")})
         for prefix in (TRANSFERRED_PREFIX, TRANSFERRED_FINGERPRINT_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX):
-            assert follower_server.query_offset("v", prefix + "9" * 5000) is None
+            assert server.query_offset("v", prefix + "9" * 5000) is None
         with pytest.raises(PreconditionFailed):
-            follower_server.create_super_stream("guest", "v", "super", {"p": "0"}, {"max-age": "nonsense"})
+            server.create_super_stream("guest", "v", "super", {"p": "0"}, {"max-age": "nonsense"})
         assert ("v", "p") not in site.node.broker.queues
 
     on_a_node(script)
 
 
 def test_permissions_are_those_of_the_stream_s_name() -> None:
-    async def script(site: Site, follower_server: StreamServer) -> None:
+    async def script(site: Site, server: StreamServer) -> None:
         broker = site.node.broker
         broker.apply(d.Put(d.User(name="u", password_hash="")))
         broker.apply(d.Put(d.Permission(user="u", vhost="v", configure="", write="^w", read="^r")))
-        follower_server.check("u", "v", "write", "w1")
-        follower_server.check("u", "v", "read", "r1")
+        server.check("u", "v", "write", "w1")
+        server.check("u", "v", "read", "r1")
         with pytest.raises(AccessRefused, match="access to queue 'w1' in vhost 'v' refused for user 'u'"):
-            follower_server.check("u", "v", "read", "w1")
+            server.check("u", "v", "read", "w1")
         with pytest.raises(AccessRefused):
-            follower_server.check("u", "v", "configure", "w1")
+            server.check("u", "v", "configure", "w1")
 
     on_a_node(script)

@@ -58,7 +58,7 @@ class Site:
         self.run_id = own.run_id
         self.links = MemberLinks(SETTINGS, own)
         self.forwarding = Forwarding(name, self.node, self.links.dial, own.run_id)
-        self.follower_server = ClusterListener(
+        self.listener = ClusterListener(
             SETTINGS, own, {"member": RequestLinks(self._answer).accept, "relay": self.forwarding.accept}
         )
         self.node.broker.make_queue = partial(self._make_queue, leaders)
@@ -78,14 +78,14 @@ class Site:
     async def start(self) -> None:
         await self.node.start()
         await self.node.amqp.start(LOOPBACK, 0)
-        await self.follower_server.start()
+        await self.listener.start()
 
     def presence(self) -> Presence:
-        return Presence(self.run_id, str(self.follower_server.uri), "", 0, "")
+        return Presence(self.run_id, str(self.listener.uri), "", 0, "")
 
     async def stop(self) -> None:
         self.links.stop()
-        await self.follower_server.stop()
+        await self.listener.stop()
         await self.forwarding.stop()
         await self.node.stop()
 
@@ -217,7 +217,7 @@ async def test_a_leader_that_ends_each_link_at_once_is_dialled_again_after_a_pau
             accepted_s.append(asyncio.get_running_loop().time())
             raise LinkError("no")
 
-        there.follower_server.handlers = {"relay": refuse}
+        there.listener.handlers = {"relay": refuse}
 
         def publish_one() -> None:
             with channel(here) as client:
@@ -272,7 +272,7 @@ def _all_runs(site: Site) -> list[list[bytes]]:
 async def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_meanwhile() -> None:
     async with sites(QUEUE) as (here, there):
         bodies = [b"%06d" % number for number in range(50)]
-        await there.follower_server.stop()
+        await there.listener.stop()
         for link in list(there.forwarding.accepted):
             link.peer.abort()
         stop = threading.Event()

@@ -479,10 +479,10 @@ def recovered(number: int, body: bytes | None = None) -> bytes:
 def test_recovered_messages_are_stored_once_however_often_and_after_whatever_they_come() -> None:
     async def scenario(directory: Path) -> None:
         site = await Site.started(directory)
-        follower_server = site.node.stream_server
+        server = site.node.stream_server
         with site.node.internal_user("recovery") as (user, _):
             done: list[int] = []
-            follower_server.recovery_queue(user, "/", "q").append(
+            server.recovery_queue(user, "/", "q").append(
                 "plan", [MessageRun.of(1, [recovered(n) for n in (1, 2, 3)])], lambda: done.append(1)
             )
             await site.settle()
@@ -542,12 +542,12 @@ async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
 ) -> None:
     site = await Site.started(directory)
     site.node.authority.internal["job"] = "secret"
-    broker, follower_server = site.node.broker, site.node.stream_server
-    early = follower_server.recovery_queue("job", "/", "q")
+    broker, server = site.node.broker, site.node.stream_server
+    early = server.recovery_queue("job", "/", "q")
     broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
     refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
     with pytest.raises(PreconditionFailed, match=refusal):
-        follower_server.recovery_queue("job", "/", "q")
+        server.recovery_queue("job", "/", "q")
     with pytest.raises(PreconditionFailed, match=refusal):
         early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
     assert site.node.broker.queues["/", "q"].message_count == 0

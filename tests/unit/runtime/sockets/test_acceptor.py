@@ -63,11 +63,11 @@ def test_who_comes_as_it_closes_is_let_go() -> None:
 
     async def visit(turns: int) -> None:
         listening = socket.create_server((LOOPBACK, 0))
-        follower_server = greet(listening, [])
+        server = greet(listening, [])
         peers = [connect(listening) for _ in range(3)]
         for _ in range(turns):
             await asyncio.sleep(0)
-        follower_server.close()
+        server.close()
         await asyncio.sleep(0)
         for peer in peers:
             assert await asyncio.to_thread(end_of, peer) == b""
@@ -131,11 +131,11 @@ def test_without_descriptors_it_tries_again() -> None:
         listening.bind((LOOPBACK, 0))
         listening.listen()
         with patch.object(acceptor, "_ACCEPT_AGAIN_S", 0.05):
-            follower_server = greet(listening, peers)
+            server = greet(listening, peers)
             with connect(listening) as peer:
                 peer.sendall(HEADER)
                 await until(lambda: peers, "to be served")
-        follower_server.close()
+        server.close()
         return peers
 
     [proxied] = uvloop.run(visit())
@@ -164,7 +164,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
         sockets = ConnectionBudget(divide(LEAST))
         tally = sockets.tallies[ListenerKind.STREAM]
         listening = listen(LOOPBACK, 0)
-        follower_server = Acceptor(
+        server = Acceptor(
             listening, ProtocolEndpoint(ListenerKind.STREAM, lambda _: Left(), 10), sockets=sockets
         )
         for word in (b"a", b"c", b"", b"a", b"c", b""):
@@ -182,7 +182,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
         for peer in peers:
             peer.close()
         await until(lambda: tally.count == 0, "all to be let go")
-        follower_server.close()
+        server.close()
 
     run(visit())
 
@@ -213,7 +213,7 @@ async def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     listening = listen(LOOPBACK, 0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issued.certfile, issued.keyfile)
-    follower_server = Acceptor(
+    server = Acceptor(
         listening, ProtocolEndpoint(ListenerKind.AMQP, lambda _: Left(), 1.0, context), sockets=sockets
     )
     silent = connect(listening)
@@ -222,7 +222,7 @@ async def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
         peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
         await until(lambda: tally.count == 0, "to be let go")
     silent.close()
-    follower_server.close()
+    server.close()
 
 
 @pytest.mark.process

@@ -51,11 +51,11 @@ def play(peer_closes: bool, client: Callable[[socket.socket], None]) -> None:
         loop = asyncio.get_running_loop()
         listeners: list[Door] = []
 
-        def follower_server() -> Door:
+        def door() -> Door:
             listeners.append(Door(peer_closes=peer_closes))
             return listeners[-1]
 
-        server = await loop.create_server(follower_server, "127.0.0.1", 0)
+        server = await loop.create_server(door, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
 
         def talk() -> None:

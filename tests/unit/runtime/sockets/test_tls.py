@@ -51,8 +51,8 @@ def test_versions_and_verification_are_as_set(options: TlsOptions, server: Issue
     )
     context = server_context(strict, "ssl_options")
     assert (context.minimum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED)
-    leader_client = server_context(replace(strict, fail_if_no_peer_cert=False), "ssl_options")
-    assert leader_client.verify_mode == ssl.CERT_OPTIONAL
+    lenient = server_context(replace(strict, fail_if_no_peer_cert=False), "ssl_options")
+    assert lenient.verify_mode == ssl.CERT_OPTIONAL
 
 
 def test_cipher_suites_are_as_set(options: TlsOptions) -> None:
@@ -210,39 +210,37 @@ def met(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> tuple[ssl.
 def test_a_client_that_verifies_takes_only_the_host_it_wants_of_an_authority_it_knows(
     options: TlsOptions, server: Issued, tmp_path: Path
 ) -> None:
-    follower_server = server_context(options, "x")
+    serving = server_context(options, "x")
     checks = TlsOptions(verify="verify_peer", cacertfile=server.cacertfile)
-    _, client = met(follower_server, client_context(checks, "x"), "localhost")
+    _, client = met(serving, client_context(checks, "x"), "localhost")
     assert client.getpeercert()
     with pytest.raises(ssl.SSLCertVerificationError, match="not valid for 'elsewhere'"):
-        met(follower_server, client_context(checks, "x"), "elsewhere")
+        met(serving, client_context(checks, "x"), "elsewhere")
     stranger = CertificateAuthority(tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError, match="verify failed"):
-        met(
-            follower_server, client_context(replace(checks, cacertfile=stranger.cacertfile), "x"), "localhost"
-        )
-    _, careless = met(follower_server, client_context(TlsOptions(), "x"), "elsewhere")
+        met(serving, client_context(replace(checks, cacertfile=stranger.cacertfile), "x"), "localhost")
+    _, careless = met(serving, client_context(TlsOptions(), "x"), "elsewhere")
     assert careless.version() == "TLSv1.3"
 
 
 def test_a_client_shows_its_own_certificate_where_one_is_set(
     options: TlsOptions, server: Issued, authority: CertificateAuthority
 ) -> None:
-    leader_client = replace(
+    demanding = replace(
         options,
         verify="verify_peer",
         cacertfile=server.cacertfile,
         fail_if_no_peer_cert=True,
         versions=("tlsv1.2",),
     )
-    follower_server = server_context(leader_client, "x")
+    serving = server_context(demanding, "x")
     follower = authority.issue("follower", password="secret")
     own = TlsOptions(certfile=follower.certfile, keyfile=follower.keyfile, password="secret")
-    served, _ = met(follower_server, client_context(own, "x"), "localhost")
+    served, _ = met(serving, client_context(own, "x"), "localhost")
     certificate: Any = served.getpeercert()
     assert certificate["subject"][0][0][1] == "follower"
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
-        met(follower_server, client_context(TlsOptions(), "x"), "localhost")
+        met(serving, client_context(TlsOptions(), "x"), "localhost")
 
 
 def test_a_client_speaks_the_versions_and_suites_that_are_set(options: TlsOptions) -> None:

@@ -105,10 +105,8 @@ class Ingesting:
         node = self._site.node
         key = ("v", stream.removeprefix(RECOVERY_STREAM_PREFIX))
         self._reference = reference
-        follower_server = node.stream_server
-        self._ingest = RecoveryIngest(
-            node.broker, key, node.engine, node.commits, follower_server._standby.deleted_at
-        )
+        server = node.stream_server
+        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits, server._standby.deleted_at)
         self.last_sequence = self._ingest.last_sequence(reference)
         return self
 
