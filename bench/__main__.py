@@ -114,44 +114,44 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help=f"put the last run's table into {PAGE}, above the rows that it lacks, and its plot beside it; "
         "measures nothing",
     )
-    reported = parser.parse_args(arguments)
-    reported.rows = reported.rows.split(",") if reported.rows else ROW_NAMES
-    if PLOTTED in reported.rows:
-        reported.rows = [*plot.ROWS, *(name for name in reported.rows if name != PLOTTED)]
-    reported.brokers = reported.brokers.split(",") if reported.brokers else present()
-    if reported.paired:
-        reported.brokers = [LEVERET]
+    given = parser.parse_args(arguments)
+    given.rows = given.rows.split(",") if given.rows else ROW_NAMES
+    if PLOTTED in given.rows:
+        given.rows = [*plot.ROWS, *(name for name in given.rows if name != PLOTTED)]
+    given.brokers = given.brokers.split(",") if given.brokers else present()
+    if given.paired:
+        given.brokers = [LEVERET]
     try:
-        reported.before = Checkout(Path(reported.paired)) if reported.paired else None
+        given.before = Checkout(Path(given.paired)) if given.paired else None
     except ValueError as missing:
         parser.error(f"--paired: {missing}")
     for option, values, known in (
-        ("rows", reported.rows, ROW_NAMES),
-        ("brokers", reported.brokers, list(MAKERS)),
+        ("rows", given.rows, ROW_NAMES),
+        ("brokers", given.brokers, list(MAKERS)),
     ):
         unknown = [value for value in values if value not in known]
         if unknown:
             parser.error(f"--{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
-    return reported
+    return given
 
 
-def settings_of(reported: argparse.Namespace) -> Settings:
+def settings_of(given: argparse.Namespace) -> Settings:
     """Return the settings, with the defaults of a quick or a full run."""
-    quick = reported.quick
+    quick = given.quick
     return Settings(
-        seconds=reported.seconds or (1.0 if quick else 5.0),
+        seconds=given.seconds or (1.0 if quick else 5.0),
         warmup_s=0.3 if quick else 1.0,
-        rounds=reported.rounds or (1 if quick else 3),
-        backlog=reported.backlog or (50_000 if quick else 1_000_000),
+        rounds=given.rounds or (1 if quick else 3),
+        backlog=given.backlog or (50_000 if quick else 1_000_000),
         large_backlog=100_000 if quick else 5_000_000,
         folder=BUILD / "bench",
         quick=quick,
     )
 
 
-def measure(reported: argparse.Namespace) -> Record:
+def measure(given: argparse.Namespace) -> Record:
     """Run the scenarios of the wanted rows, with a line on stderr for each step."""
-    chosen = [one for one in SCENARIOS if any(row.name in reported.rows for row in one.rows)]
+    chosen = [one for one in SCENARIOS if any(row.name in given.rows for row in one.rows)]
     # An installed package is compiled. Without this, starts would include the compiler, each one if it may not write.
     compileall.compile_dir(Path(leveret.__file__).parent, quiet=2)
     console = Console(stderr=True)
@@ -165,11 +165,11 @@ def measure(reported: argparse.Namespace) -> Record:
 
         return runner.run(
             chosen,
-            reported.brokers,
-            settings_of(reported),
-            lambda row: row.name in reported.rows,
+            given.brokers,
+            settings_of(given),
+            lambda row: row.name in given.rows,
             say,
-            reported.before,
+            given.before,
         )
 
 
@@ -193,21 +193,21 @@ def write_docs() -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return the exit status."""
-    reported = parse(arguments)
-    if reported.selftest:
-        settings = settings_of(reported)
+    given = parse(arguments)
+    if given.selftest:
+        settings = settings_of(given)
         return selftest.main(settings.seconds, settings.warmup_s)
-    if reported.write_docs:
+    if given.write_docs:
         return write_docs()
-    record = measure(reported)
-    report.write_json(record, PAIRED_RECORD if reported.paired else RECORD)
-    if reported.formatter == "json":
+    record = measure(given)
+    report.write_json(record, PAIRED_RECORD if given.paired else RECORD)
+    if given.formatter == "json":
         print(json.dumps(record, indent=1))
-    elif reported.paired:
+    elif given.paired:
         report.print_paired(record)
     else:
         report.print_table(record)
-    asked = not reported.quick and not reported.paired
+    asked = not given.quick and not given.paired
     missed = asked and any(row["met"] is False for row in record["rows"])
     return 1 if missed or record["errors"] else 0
 

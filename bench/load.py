@@ -294,7 +294,7 @@ class Consumer:
                 self._count_from_ns = time.monotonic_ns() + int(self.job.warmup_s * 1e9)
                 return delivery, filled
             filled += (got := self._read(filled))
-            if not got and self._reported() == 0:
+            if not got and self._known_total() == 0:
                 return None
 
     def _count(self, delivery: Delivery, filled: int) -> Result:
@@ -317,7 +317,7 @@ class Consumer:
             filled += got
             if not got:
                 acked = self._ack(count) if count > acked else acked
-                total = self._reported()
+                total = self._known_total()
                 if total is not None and count >= total:
                     return sampler.result(count)
 
@@ -351,7 +351,7 @@ class Consumer:
         self.socket.sendall(ACK.pack(ACK_HEAD, tag, 1, FRAME_END))
         return tag
 
-    def _reported(self) -> int | None:
+    def _known_total(self) -> int | None:
         """Return the total number of messages, None until the parent has sent it."""
         if self._total is None and select.select([ORDERS], [], [], 0)[0]:
             self._total = total_told()
@@ -368,13 +368,11 @@ def percentiles_us(ages_ns: list[int]) -> dict[str, float]:
     return {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1.0)}
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
     worker: Publisher | Consumer
     worker = (
-        Publisher(PublishJob(**reported))
-        if reported["role"] == "publish"
-        else Consumer(ConsumeJob(**reported))
+        Publisher(PublishJob(**fields)) if fields["role"] == "publish" else Consumer(ConsumeJob(**fields))
     )
     wait_for_go()
     result = worker.run()

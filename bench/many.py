@@ -154,9 +154,9 @@ def _consume(job: ManyJob) -> Result:
     return result
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
-    job = ManyJob(**reported)
+    job = ManyJob(**fields)
     return _publish(job) if job.role == "publish" else _consume(job)
 
 

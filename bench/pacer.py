@@ -151,9 +151,9 @@ def longest_pause_s(samples: list[tuple[float, int]], start: float, end: float) 
     return max(pauses)
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do a pacer's job."""
-    pacer = Pacer(PaceJob(**reported))
+    pacer = Pacer(PaceJob(**fields))
     wait_for_go()
     result = pacer.run()
     with contextlib.suppress(OSError):

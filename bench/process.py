@@ -151,8 +151,8 @@ def consume_total(consuming: Sequence[Consuming]) -> Result:
 
 def main(work: Callable[[dict[str, Any]], Result]) -> None:
     """Do the job of the command line, and print its result; after a failure print its text, and end with status 1."""
-    reported: dict[str, Any] = json.loads(sys.argv[1])
+    fields: dict[str, Any] = json.loads(sys.argv[1])
     try:
-        print(json.dumps(dataclasses.asdict(work(reported))), flush=True)
+        print(json.dumps(dataclasses.asdict(work(fields))), flush=True)
     except (LoadError, LeveretError, OSError) as failed:
-        sys.exit(f"{reported['role']}: {failed}")
+        sys.exit(f"{fields['role']}: {failed}")

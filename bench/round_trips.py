@@ -186,9 +186,9 @@ def _aged(sampler: Sampler, count: int, ages_ns: list[int]) -> Result:
     return dataclasses.replace(sampler.result(count), ages_us=percentiles_us(ages_ns))
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do one of the jobs."""
-    job = RoundTripJob(**reported)
+    job = RoundTripJob(**fields)
     return {"pace": _pace, "respond": _respond, "ask": _ask, "confirm": _confirm}[job.role](job)
 
 

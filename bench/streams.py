@@ -163,9 +163,9 @@ def _read(job: StreamJob) -> Result:
     return result
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do a publisher's or a reader's job."""
-    job = StreamJob(**reported)
+    job = StreamJob(**fields)
     return _publish(job) if job.role == "publish" else _read(job)
 
 

@@ -382,9 +382,9 @@ def _consume(job: TrafficJob) -> Result:
     return result
 
 
-def work(reported: dict[str, Any]) -> Result:
+def work(fields: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
-    job = TrafficJob(**reported)
+    job = TrafficJob(**fields)
     return _publish(job) if job.role == "publish" else _consume(job)
 
 

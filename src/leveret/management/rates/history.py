@@ -238,13 +238,13 @@ def _show_range(
     newest_first = list(zip(reversed(times), reversed(rows), strict=True))
     for column, name in enumerate(names):
         cells = [row[column] for row in rows]
-        reported: dict[str, Any] = {
+        details: dict[str, Any] = {
             "rate": 0.0,
             "samples": [{"sample": row[column], "timestamp": time} for time, row in newest_first],
         }
         if len(cells) > 1:
-            reported["rate"] = (cells[-1] - cells[-2]) * 1000 / (times[-1] - times[-2])
-            reported["avg_rate"] = (cells[-1] - cells[0]) * 1000 / (times[-1] - times[0])
-            reported["avg"] = sum(cells) / len(cells)
+            details["rate"] = (cells[-1] - cells[-2]) * 1000 / (times[-1] - times[-2])
+            details["avg_rate"] = (cells[-1] - cells[0]) * 1000 / (times[-1] - times[0])
+            details["avg"] = sum(cells) / len(cells)
         target[name] = cells[-1]
-        target[f"{name}_details"] = reported
+        target[f"{name}_details"] = details

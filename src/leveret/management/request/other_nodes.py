@@ -236,7 +236,7 @@ def answer_by(app: Starlette) -> Answer:
 async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
     """Let an application answer a request without a socket."""
     status = 0
-    reported: list[list[str]] = []
+    headers: list[list[str]] = []
     pieces: list[bytes] = []
     ended = asyncio.Event()
     requests = iter([{"type": "http.request", "body": about["body"], "more_body": False}])
@@ -252,7 +252,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            reported[:] = [
+            headers[:] = [
                 [name.decode("latin-1"), value.decode("latin-1")] for name, value in message["headers"]
             ]
         else:
@@ -261,7 +261,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
                 ended.set()
 
     await app(_scope_of(about), receive, send)
-    return {"status": status, "headers": reported, "body": b"".join(pieces)}
+    return {"status": status, "headers": headers, "body": b"".join(pieces)}
 
 
 def _scope_of(about: dict[str, Any]) -> dict[str, Any]:

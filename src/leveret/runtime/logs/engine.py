@@ -108,7 +108,7 @@ class Engine:
         self.replication_port: ReplicationPort | None = None
         self.confirm_ports: list[ConfirmPort] = []
         self._publication: SharedChanges | None = None
-        self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
+        self._outcomes: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
         self._backpressure = Backpressure(commit)
@@ -579,13 +579,13 @@ class Engine:
 
     def _notify_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:
         """Report outcomes together: one message of another node may make many batches safe; one write confirms them."""
-        self._reported.append((channel, batch, ok))
-        if len(self._reported) == 1:
+        self._outcomes.append((channel, batch, ok))
+        if len(self._outcomes) == 1:
             asyncio.get_running_loop().call_soon(self._report)
 
     def _report(self) -> None:
-        reported, self._reported = self._reported, []
-        for channel, batch, ok in reported:
+        outcomes, self._outcomes = self._outcomes, []
+        for channel, batch, ok in outcomes:
             self._confirm_batch(channel, batch, ok)
         self.write_out()
 

@@ -109,8 +109,8 @@ class SourceLinkBase(SendingLink, ABC):
         """Log what a mirror is to be sent of a log; further attempts of the same go into the sparse lines' count."""
         others = self._attempts.others() if name in self.failing else 0
         if others is not None:
-            reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d others=%d"
-            logger.info(reported, name, self.node, missing_bytes, log_bytes, others)
+            text = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d others=%d"
+            logger.info(text, name, self.node, missing_bytes, log_bytes, others)
 
     @abstractmethod
     def fall_behind(self) -> None:

@@ -203,13 +203,13 @@ class MirrorSources(ChangeReceiver):
             stream.expected_changed()
         self._keep(kept)
 
-    def when_acked(self, names: Iterable[str], reported: OnAcked) -> None:
-        """Call `reported` once the expected nodes have acked the appends of the present flush to each of these logs.
+    def when_acked(self, names: Iterable[str], acked: OnAcked) -> None:
+        """Call `acked` once the expected nodes have acked the appends of the present flush to each of these logs.
 
         The flush ends with the next `cut`; there is no call before that. If another node leads one of the logs first,
         it is never called; a deleted log needs no acks. The local disk is not included: see GroupCommit.
         """
-        self._promised.append((list(names), reported))
+        self._promised.append((list(names), acked))
 
     def has_all(self, name: str, node: str) -> bool:
         """Whether the node has everything up to the end of that log on its disk."""
@@ -239,9 +239,9 @@ class MirrorSources(ChangeReceiver):
                 link.cut(number)
         if self._promised:
             promised, self._promised = self._promised, []
-            for names, reported in promised:
+            for names, acked in promised:
                 needs = {name: self.led[name].cut for name in names if name in self.led}
-                self._keep(self._promises.promise(needs, reported))
+                self._keep(self._promises.promise(needs, acked))
         return 0
 
     def number(self, octets: int) -> int:
@@ -255,8 +255,8 @@ class MirrorSources(ChangeReceiver):
 
     def _keep(self, promises: list[OnAcked]) -> None:
         try:
-            for reported in promises:
-                reported()
+            for acked in promises:
+                acked()
         except Exception as bug:
             # The other callbacks would never be called: their promises would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)

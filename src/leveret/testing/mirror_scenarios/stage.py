@@ -196,10 +196,10 @@ class Stage:
                         marked.append(numbers[-1])
                 channel.basic_ack(method.delivery_tag, multiple=True)
                 channel.cancel()
-        reported = f"{self.letter(node)} takes from {queue}: {spans(numbers)}"
+        line = f"{self.letter(node)} takes from {queue}: {spans(numbers)}"
         if delivered:
-            reported += f"; redelivered {spans([number for number in marked if number in delivered])}"
-        self.say(reported)
+            line += f"; redelivered {spans([number for number in marked if number in delivered])}"
+        self.say(line)
 
     @contextmanager
     def holding(self, node: ClusterNode, queue: str, count: int) -> Iterator[tuple[Any, list[int]]]:
