@@ -14,8 +14,7 @@ from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.management.http.app import public_app
-from leveret.management.request import call
-from leveret.management.request import other_nodes as leader_client
+from leveret.management.request import call, other_nodes
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.process.clock import clock_ms
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trio:
-    monkeypatch.setattr(leader_client, "PART_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(other_nodes, "PART_TIMEOUT_S", 0.2)
     return Trio(tmp_path)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response
 
 from leveret.management.request.call import Call
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.paged_lists import (
     Listing,
     ListQuery,
@@ -91,7 +91,7 @@ async def whole_list_of(
         return await call.list(listing_of(ReportedObjects(by_key=True)), in_pages=in_pages)
     wish = wish_of(call.query, in_pages=in_pages)
     first = listing_of(ReportedObjects(by_key=True))
-    found = rows_of(call, await parts(call, query=_query_of_part(call, wish, [*first.row_order, *key])))
+    found = await documents_of_others(call, query=_query_of_part(call, wish, [*first.row_order, *key]))
     by_key = not wish.sort and not wish.is_reversed and tuple(first.row_order) == tuple(key)
     listing = listing_of(ReportedObjects(found, call.unreachable, key, by_key=by_key))
     until = None if wish.page is None else wish.page.number * wish.page.size
@@ -110,7 +110,7 @@ async def whole_list_of(
 async def whole_rows(call: Call, rows: list[Row], *names: str) -> Response:
     """A list without pages, of finished rows, with other nodes' parts."""
     query = _query_of_part(call, wish_of(call.query, in_pages=False), names)
-    for document in rows_of(call, await parts(call, query=query)):
+    for document in await documents_of_others(call, query=query):
         rows += document
     return await call.plain_list(rows, *names)
 
@@ -119,7 +119,7 @@ async def sums_of(call: Call, key: Sequence[str]) -> dict[tuple[Any, ...], list[
     """Other nodes' counts of the objects in the answer, by the fields `key` of a row; see `with_sum`."""
     query = [each for each in call.query.multi_items() if each[0] in _RATES]
     found: dict[tuple[Any, ...], list[Row]] = {}
-    for document in rows_of(call, await parts(call, query=query)):
+    for document in await documents_of_others(call, query=query):
         for row in document if isinstance(document, list) else [document]:
             found.setdefault(tuple(row.get(name) for name in key), []).append(row)
     return found

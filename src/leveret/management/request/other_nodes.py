@@ -139,9 +139,6 @@ async def parts(
     """The other running nodes' parts; empty for a single node, and for a node that asks for a part.
 
     Nodes that do not answer are noted in `call.unreachable`.
-
-    Raises:
-        InvalidCommand: they refuse the request.
     """
     cluster = call.cluster
     if call.is_part or not cluster.is_member:
@@ -180,14 +177,20 @@ async def part_of(call: ClusterRequest, node: str, kind: type[T], *, query: Iter
     return read_json_as(kind, answer["body"])
 
 
-def rows_of(call: ClusterRequest, found: Iterable[NodeAnswer]) -> list[Any]:
-    """The documents of parts without errors; nodes that failed are noted in `call.unreachable`.
+async def documents_of_others(
+    call: ClusterRequest,
+    *,
+    method: str = "GET",
+    path: str | None = None,
+    query: Iterable[tuple[str, str]] | None = None,
+) -> list[Any]:
+    """The documents of the other nodes' `parts` without errors; nodes that failed are noted in `call.unreachable`.
 
     Raises:
         InvalidCommand: a part is a refusal, which becomes the request's.
     """
     documents = []
-    for part in found:
+    for part in await parts(call, method=method, path=path, query=query):
         if part.status == HTTPStatus.BAD_REQUEST:
             raise InvalidCommand(str(part.document["reason"]))
         if part.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 import leveret
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import BadRequest, done
 from leveret.management.resources.nodes.health import is_etcd_full
@@ -34,7 +34,7 @@ class NodeNameBody(msgspec.Struct):
 async def show_all(call: Call) -> Response:
     """All nodes by name, also stopped ones, and those that do not answer."""
     query = [each for each in call.query.multi_items() if each[0] not in _OF_LISTS]
-    reported = {row["name"]: row for rows in rows_of(call, await parts(call, query=query)) for row in rows}
+    reported = {row["name"]: row for rows in await documents_of_others(call, query=query) for row in rows}
     reported[call.cluster.name] = node_json(call)
     names = [call.cluster.name] if call.is_part else call.cluster.members()
     return await call.plain_list([reported.get(name) or _named(call, name) for name in names], "name")

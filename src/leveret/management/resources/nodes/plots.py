@@ -15,7 +15,7 @@ from leveret.management.rates.history import SAMPLES_MAX, Range
 from leveret.management.rates.plots import NAMES
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand
 from leveret.model.whole_number import whole_number
@@ -33,7 +33,7 @@ async def show_plots(call: Call) -> Response:
         "node": call.cluster.name,
         "rows": call.rates.plots(vhosts, Range(age_s * 1000, step_s * 1000)),
     }
-    others = [node for document in rows_of(call, await parts(call)) for node in document["nodes"]]
+    others = [node for document in await documents_of_others(call) for node in document["nodes"]]
     return json_reply({"names": NAMES, "nodes": [own, *others]})
 
 

@@ -27,7 +27,7 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_rows
-from leveret.management.request.other_nodes import part_of, parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others, part_of
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound
 from leveret.model.whole_number import whole_number
@@ -60,7 +60,7 @@ async def show_messages(call: Call) -> Response:
     rows, others = [], []
     if call.cluster.is_member:
         rows = [row for row in await _reports(call) if report in (None, row["id"])]
-        for document in rows_of(call, await parts(call, path=_DIVERGENT, query=[])):
+        for document in await documents_of_others(call, path=_DIVERGENT, query=[]):
             others += [row["node"] for row in document if report in (None, row["id"])]
         if report is not None and not rows and not others:
             raise NotFound(f"there is no report '{report}'")

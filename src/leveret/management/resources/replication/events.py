@@ -10,14 +10,15 @@ from starlette.responses import Response
 
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.replies import json_reply
 
 
 async def show_history(call: Call) -> Response:
     """The events of all nodes that answer."""
-    own = [{"node": call.cluster.name, **row} for row in call.node.event_history.rows()]
-    rows = [*own, *(row for rows in rows_of(call, await parts(call)) for row in rows)]
+    rows = [{"node": call.cluster.name, **row} for row in call.node.event_history.rows()]
+    for others in await documents_of_others(call):
+        rows += others
     return json_reply(sorted(rows, key=lambda row: -row["begun_ms"]))
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others, parts
 from leveret.management.request.replies import done, json_reply
 from leveret.management.resources.replication.standby_replication import with_node
 from leveret.model.errors import NotFound
@@ -18,7 +18,7 @@ from leveret.model.errors import NotFound
 async def list_downstreams(call: Call) -> Response:
     """The known downstreams, a row a vhost and downstream, in a cluster one for each node."""
     rows = with_node(call, call.node.upstream.downstreams())
-    for others in rows_of(call, await parts(call)):
+    for others in await documents_of_others(call):
         rows += others
     return json_reply(rows)
 
@@ -35,7 +35,7 @@ async def forget_downstream(call: Call) -> Response:
 async def delete_outgoing(call: Call) -> Response:
     """Remove the outgoing logs, in a cluster of all nodes; those of tagged vhosts begin anew."""
     rows = with_node(call, call.node.upstream.delete_logs())
-    for others in rows_of(call, await parts(call, method="POST")):
+    for others in await documents_of_others(call, method="POST"):
         rows += others
     return json_reply(rows)
 

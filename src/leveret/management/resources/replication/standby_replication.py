@@ -13,7 +13,7 @@ from starlette.responses import Response
 from leveret.core.broker.broker import STANDBY_TAG
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
-from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.replies import done, json_reply
 from leveret.management.resources.replication.schema_replication import SchemaModeBody
 from leveret.model.definitions import GlobalParameter, Put
@@ -36,7 +36,7 @@ async def show_details(call: Call) -> Response:
     downstreams = [] if is_downstream else with_node(call, call.node.upstream.downstreams())
     if not is_downstream:
         # Each node of a cluster collects what it leads.
-        for other in rows_of(call, await parts(call)):
+        for other in await documents_of_others(call):
             collected += other["collected"]
             downstreams += other["downstreams"]
     untagged = call.node.upstream.untagged()
@@ -83,7 +83,7 @@ async def delete_data(call: Call) -> Response:
 async def show_upstream_metrics(call: Call) -> Response:
     """The collected queues, a row each."""
     rows = [row async for row in in_slices(call.node.upstream.metrics())]
-    for others in rows_of(call, await parts(call)):
+    for others in await documents_of_others(call):
         rows += others
     return json_reply(rows)
 

@@ -14,7 +14,7 @@ from leveret.cli.commands.nodes import lifecycle, mirrors, safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.broker.alarms import Watermark
-from leveret.management.request import other_nodes as leader_client
+from leveret.management.request import other_nodes
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.replication.test_followers import serving
 from tests.unit.management.conftest import FakeNode
@@ -26,7 +26,7 @@ Ctl = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trio]:
-    monkeypatch.setattr(leader_client, "PART_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(other_nodes, "PART_TIMEOUT_S", 0.2)
     monkeypatch.setattr(commands, "_POLL_S", 0.01)
     trio = Trio(tmp_path)
     # The others are asked within its process.
