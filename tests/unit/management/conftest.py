@@ -42,18 +42,18 @@ class FakeSchemaSync:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.reported: list[Any] = []
+        self.calls: list[Any] = []
         self.mode = "upstream"
         self.follower = ""
 
     async def enable(self) -> None:
-        self.reported.append("enable")
+        self.calls.append("enable")
 
     async def disable(self) -> None:
-        self.reported.append("disable")
+        self.calls.append("disable")
 
     async def restart(self) -> None:
-        self.reported.append("restart")
+        self.calls.append("restart")
 
     async def set_mode(self, mode: str) -> None:
         if mode not in ("upstream", "downstream"):
@@ -61,13 +61,13 @@ class FakeSchemaSync:
         self.mode = mode
 
     async def set_endpoints(self, text: str | bytes) -> None:
-        self.reported.append(bytes(text) if isinstance(text, bytes) else text.encode())
+        self.calls.append(bytes(text) if isinstance(text, bytes) else text.encode())
 
     async def add_user(self, name: str, password: str) -> None:
-        self.reported.append((name, password))
+        self.calls.append((name, password))
 
     async def sync(self, *, force: bool) -> dict[str, Any]:
-        self.reported.append(("sync", force))
+        self.calls.append(("sync", force))
         return {"puts": 1, "deletes": 2, "conflicts": ["queues v/q: why"], "refused": [], "changes": []}
 
     async def diff(self) -> list[dict[str, Any]]:
@@ -163,16 +163,16 @@ class FakeStandby:
 
     def __init__(self) -> None:
         self.archive = FakeArchive()
-        self.reported: list[Any] = []
+        self.calls: list[Any] = []
         self.mode = "downstream"
         self.progress: list[dict[str, Any]] = []
         self.failure: Exception | None = None
 
     async def connect(self) -> None:
-        self.reported.append("connect")
+        self.calls.append("connect")
 
     async def disconnect(self) -> None:
-        self.reported.append("disconnect")
+        self.calls.append("disconnect")
 
     async def set_mode(self, mode: str) -> None:
         self.mode = mode
@@ -184,26 +184,26 @@ class FakeStandby:
     async def promote(self, wanted: RecoveryRequest, on_progress: Report) -> list[dict[str, Any]]:
         if self.mode != "downstream":
             raise PreconditionFailed("this node is not a downstream")
-        self.reported.append(wanted)
+        self.calls.append(wanted)
         await self._go_on(on_progress)
         return self.promotion_summary()
 
     async def dry_run(
         self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Report
     ) -> dict[str, Any]:
-        self.reported.append((wanted, target))
+        self.calls.append((wanted, target))
         await self._go_on(report)
         return {"queues": [], "vhosts": []}
 
     async def into(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
-        self.reported.append((wanted, target))
+        self.calls.append((wanted, target))
         await self._go_on(report)
         return self.promotion_summary()
 
     async def rehearse(self, wanted: RecoveryRequest, report: Report) -> dict[str, Any]:
-        self.reported.append(wanted)
+        self.calls.append(wanted)
         await self._go_on(report)
         return {"queues": [], "vhosts": [], "compared": 2}
 
@@ -245,7 +245,7 @@ class FakeStandby:
         return [{"first_timestamp": "a", "last_timestamp": "b", "message_count": 2, "virtual_host": "v"}]
 
     async def delete_all_data(self) -> None:
-        self.reported.append("delete")
+        self.calls.append("delete")
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
         return [{"vhost": "gone", "bytes": 5}]
@@ -255,10 +255,10 @@ class FakeRejoin:
     """Comes back with two messages that were never seen."""
 
     def __init__(self) -> None:
-        self.reported: list[bool] = []
+        self.calls: list[bool] = []
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
-        self.reported.append(set_all_aside)
+        self.calls.append(set_all_aside)
         return {
             "upstream_endpoints": ["b:5552"],
             "report": "r",

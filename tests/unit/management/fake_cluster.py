@@ -55,7 +55,7 @@ class FakeCluster:
 
     def __init__(self, room: Room, name: str) -> None:
         self.name = name
-        self.reported: list[Any] = []
+        self.calls: list[Any] = []
         self.states: dict[Key, list[dict[str, Any]]] = {}
         self.refusal: LeveretError | None = None
         self.status_state = "member"
@@ -111,7 +111,7 @@ class FakeCluster:
         return self.states.get(key, [])
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
-        self.reported.append(("ask", node, about["method"], about["path"]))
+        self.calls.append(("ask", node, about["method"], about["path"]))
         if node not in self._room.nodes or node in self._room.down | self._room.lost:
             raise NotFound(f"{node} is not to be reached")
         if node in self._room.silent:
@@ -132,7 +132,7 @@ class FakeCluster:
         if self._room.definitions_lock not in (None, self.name):
             await asyncio.Event().wait()
         self._room.definitions_lock = self.name
-        self.reported.append("changing")
+        self.calls.append("changing")
         yield
         self._room.definitions_lock = None
 
@@ -143,25 +143,25 @@ class FakeCluster:
         self._do("cancel_sync", vhost, name)
 
     async def add_replica(self, vhost: str, name: str, node: str) -> None:
-        self.reported.append(("add_replica", vhost, name, node))
+        self.calls.append(("add_replica", vhost, name, node))
 
     async def delete_replica(self, vhost: str, name: str, node: str) -> None:
-        self.reported.append(("delete_replica", vhost, name, node))
+        self.calls.append(("delete_replica", vhost, name, node))
 
     async def restart_stream(self, vhost: str, name: str, preferred: str) -> str:
-        self.reported.append(("restart_stream", vhost, name, preferred))
+        self.calls.append(("restart_stream", vhost, name, preferred))
         return preferred or self.name
 
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
         return []
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
-        self.reported.append(("quarantine_copies", vhost, name))
+        self.calls.append(("quarantine_copies", vhost, name))
 
     def _do(self, what: str, vhost: str, name: str) -> None:
         if not self.placement((vhost, name)).is_mirrored:
             raise PreconditionFailed("not_mirrored")
-        self.reported.append((what, vhost, name))
+        self.calls.append((what, vhost, name))
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
         if name in self.alive():
@@ -174,11 +174,11 @@ class FakeCluster:
     async def join(self, node: str) -> bool:
         if node not in self._room.nodes:
             raise InvalidCommand(f"{node} is no member")
-        self.reported.append(("join", node))
+        self.calls.append(("join", node))
         return self.status_state != "member"
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        self.reported.append(("rebalance", kind, vhost_pattern, queue_pattern))
+        self.calls.append(("rebalance", kind, vhost_pattern, queue_pattern))
         if self.refusal is not None:
             raise self.refusal
         return [{"node": name, "classic": 2, "quorum": 0, "stream": 0} for name in self._room.nodes]

@@ -82,7 +82,7 @@ class FakeReplication:
         self.messages: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         self.on_promoted: Callable[[], None] = lambda: None
-        self.reported: list[Any] = []
+        self.calls: list[Any] = []
         self.read = 0
         self.reading_loops: list[asyncio.AbstractEventLoop] = []
 
@@ -172,7 +172,7 @@ class FakeReplication:
     async def promote(
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
     ) -> dict[str, Any]:
-        self.reported.append(("promote", dry_run, force, apply_until_ms))
+        self.calls.append(("promote", dry_run, force, apply_until_ms))
         if self.role != "follower":
             raise PreconditionFailed("this node is no follower")
         reason = None
@@ -200,13 +200,13 @@ class FakeReplication:
         return self
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        self.reported.append(("verify", follower, deep))
+        self.calls.append(("verify", follower, deep))
         if follower is not None and follower not in [each["name"] for each in self.followers]:
             raise NotFound(f"no follower '{follower}' is connected")
         return self.rows
 
     async def scrub(self) -> dict[str, Any]:
-        self.reported.append("scrub")
+        self.calls.append("scrub")
         damaged = 1 + len(self.unrepaired)
         return {
             "chunks": 40,

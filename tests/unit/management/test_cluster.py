@@ -219,7 +219,7 @@ def test_what_is_done_to_a_queue_is_done_by_its_leader_as_the_same_user(trio: Tr
     assert trio.at(A).delete("/api/queues/%2F/q?if-empty=true").status_code == 204
     assert ("/", "q") not in trio.nodes[B].broker.queues
     # The leader took the pen to delete it, and nobody else did: it would have waited for itself.
-    assert [("changing" in trio.clusters[name].reported) for name in (A, B, C)] == [False, True, False]
+    assert [("changing" in trio.clusters[name].calls) for name in (A, B, C)] == [False, True, False]
 
 
 def test_a_refusal_of_the_leader_comes_back_as_it_is(trio: Trio) -> None:
@@ -311,7 +311,7 @@ def test_synchronising_is_the_leaders_and_tells_nobody_of_a_queue_without_mirror
     for action in ("sync", "cancel_sync"):
         assert client.post("/api/queues/%2F/q/actions", action=action).status_code == 204
         assert client.post("/api/queues/%2F/plain/actions", action=action).status_code == 204
-    reported = [each for each in trio.clusters[B].reported if each[0] != "ask"]
+    reported = [each for each in trio.clusters[B].calls if each[0] != "ask"]
     assert reported == [("sync", "/", "q"), ("cancel_sync", "/", "q")]
     assert client.post("/api/queues/%2F/q/actions", action="other").status_code == 400
     # This path, of Leveret's own, says why nothing came of it.
@@ -380,10 +380,10 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
     assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/{C}").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/n9").status_code == 404
-    assert [trio.nodes[name].schema_sync.reported for name in (A, B, C)] == [["disable", "enable"], [], []]
+    assert [trio.nodes[name].schema_sync.calls for name in (A, B, C)] == [["disable", "enable"], [], []]
     assert trio.at(A).post("/api/replication/schema/sync", force=True).status_code == 200
     assert trio.at(C).post("/api/replication/schema/restart").status_code == 204
-    assert trio.nodes[B].schema_sync.reported == [("sync", True), "restart"]
+    assert trio.nodes[B].schema_sync.calls == [("sync", True), "restart"]
     trio.get(A, f"{paths}/status")
     trio.get(A, f"{paths}/status/{C}")
     # Who follows tells how, in the metrics too.
@@ -418,6 +418,18 @@ def test_nodes_are_those_that_run_and_those_that_do_not(trio: Trio) -> None:
     assert trio.get(A, f"/api/nodes/{C}")["running"] is False
     assert trio.at(A).get(f"/api/nodes/{C}/memory").status_code == 503
     assert trio.at(A).get("/api/nodes/rabbit@d").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("delete", "reset"), ("get", "auth/attempts"), ("get", "healthchecks/node")]
+)
+def test_of_a_member_that_does_not_run_no_node_says_that_it_is_no_member(
+    trio: Trio, method: str, path: str
+) -> None:
+    trio.room.down.add(C)
+    gone, unknown = (getattr(trio.at(A), method)(f"/api/{path}/{name}") for name in (C, "rabbit@d"))
+    assert (gone.status_code, reason(gone)) == (503, f"node '{C}' does not answer")
+    assert (unknown.status_code, reason(unknown)) == (404, "node 'rabbit@d' is not part of this cluster")
 
 
 def test_a_node_that_cannot_be_reached_runs_and_is_a_partition(trio: Trio) -> None:
@@ -459,9 +471,9 @@ def test_what_exchanges_count_is_summed_over_the_nodes_of_their_publishers(trio:
 def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
     assert trio.at(A).put("/api/vhosts/v").status_code == 201
-    assert trio.clusters[A].reported == ["changing"]
+    assert trio.clusters[A].calls == ["changing"]
     assert trio.at(A).get("/api/vhosts").status_code == 200
-    assert trio.clusters[A].reported.count("changing") == 1
+    assert trio.clusters[A].calls.count("changing") == 1
     trio.room.definitions_lock = B
     refused = trio.at(A).put("/api/vhosts/w")
     late = (
@@ -479,7 +491,7 @@ def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pyt
 def test_whom_to_follow_is_a_definition_and_set_by_who_has_the_pen(trio: Trio, path: str) -> None:
     upstream = {"endpoints": ["other:5672"], "username": "u", "password": "p"}
     assert trio.at(A).put(f"/api/replication/{path}", **upstream).status_code == 204
-    assert trio.clusters[A].reported == ["changing"]
+    assert trio.clusters[A].calls == ["changing"]
 
 
 def test_a_change_that_a_node_can_make_no_more_is_answered_at_once(trio: Trio) -> None:
@@ -495,7 +507,7 @@ def test_the_body_is_read_before_the_pen_is_asked_for(trio: Trio) -> None:
     too_large = b" " * (trio.nodes[A].config.management.body_bytes_max + 1)
     reply = trio.at(A).request("PUT", "/api/vhosts/v", content=too_large)
     assert reply.status_code == 400
-    assert trio.clusters[A].reported == []
+    assert trio.clusters[A].calls == []
 
 
 def test_a_part_is_answered_without_asking_others(trio: Trio) -> None:
@@ -529,7 +541,7 @@ def test_the_cluster_is_looked_at_joined_and_left(trio: Trio) -> None:
 def test_leaders_are_spread_over_the_nodes(trio: Trio) -> None:
     rows = trio.at(A).post("/api/cluster/rebalance", kind="classic", queue_pattern="^q").json()
     assert [row["node"] for row in rows] == [A, B, C]
-    assert trio.clusters[A].reported == [("rebalance", "classic", ".*", "^q")]
+    assert trio.clusters[A].calls == [("rebalance", "classic", ".*", "^q")]
     assert trio.at(A).post("/api/cluster/rebalance", kind="other").status_code == 400
 
 

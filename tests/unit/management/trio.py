@@ -74,7 +74,7 @@ class Trio:
 
     def asked(self, name: str) -> list[tuple[str, str]]:
         """Which nodes a node asked for which paths."""
-        return [(each[1], each[3]) for each in self.clusters[name].reported if each[0] == "ask"]
+        return [(each[1], each[3]) for each in self.clusters[name].calls if each[0] == "ask"]
 
 
 def state(node: str, what: str, **fields: Any) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Call(ClusterRequest):
         return self.query.get(name) == "true"
 
     def ranges(self) -> SampleRanges:
-        """The request's ranges of samples, see `management.rates`.
+        """The request's ranges of samples, see `rates.history`.
 
         Raises:
             InvalidCommand: a range is invalid.
@@ -132,7 +132,7 @@ class Call(ClusterRequest):
         return self._ranges
 
     async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
-        """A list by the query; see `listing`."""
+        """A list by the query; see `Listing`."""
         return await list_reply(listing, self.query, in_pages=in_pages, is_part=self.is_part)
 
     @property
@@ -250,6 +250,7 @@ Place: TypeAlias = Callable[[Call], Awaitable[str | None]]
 
 def resource(
     path: str,
+    *,
     need: Requirement = Requirement.MANAGEMENT,
     change: Requirement | None = None,
     on_followers: bool = False,

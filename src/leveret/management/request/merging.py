@@ -15,7 +15,6 @@ from leveret.management.request.other_nodes import documents_of_others
 from leveret.management.request.paged_lists import (
     Listing,
     ListQuery,
-    Page,
     Row,
     chosen_rows,
     rows_reply,
@@ -94,7 +93,7 @@ async def whole_list_of(
     found = await documents_of_others(call, query=_query_of_part(call, wish, [*first.row_order, *key]))
     by_key = not wish.sort and not wish.is_reversed and tuple(first.row_order) == tuple(key)
     listing = listing_of(ReportedObjects(found, call.unreachable, key, by_key=by_key))
-    until = None if wish.page is None else wish.page.number * wish.page.size
+    until = None if wish.page is None else wish.page.end
     own, total, named = await chosen_rows(listing, wish, until)
     for document in found:
         rows = document if wish.page is None else document["items"]
@@ -170,15 +169,11 @@ def _query_of_part(call: Call, wish: ListQuery, needed: Sequence[str]) -> list[t
     """The query for other nodes, with the columns that merge their rows."""
     query = [each for each in call.query.multi_items() if each[0] not in _PAGING]
     if wish.page is not None:
-        query += [("page", "1"), ("page_size", str(_until(wish.page)))]
+        query += [("page", "1"), ("page_size", str(wish.page.end))]
     if wish.columns is not None:
         names = [*map(".".join, wish.columns), *([wish.sort] if wish.sort else []), *needed]
         query.append(("columns", ",".join(dict.fromkeys(names))))
     return query
-
-
-def _until(page: Page) -> int:
-    return page.number * page.size
 
 
 def _once(rows: list[Row], key: Sequence[str]) -> list[Row]:

@@ -58,6 +58,11 @@ class Page(NamedTuple):
     size: int
     name: Pattern | None
 
+    @property
+    def end(self) -> int:
+        """The number of items up to its end."""
+        return self.number * self.size
+
 
 class ListQuery(NamedTuple):
     """A query's wishes for a list."""
@@ -209,7 +214,7 @@ def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
             "page_out_of_range",
             f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
         )
-    return items[(page.number - 1) * page.size : page.number * page.size]
+    return items[page.end - page.size : page.end]
 
 
 def _envelope(page: Page, items: bytes, count: int, found: int, total: int) -> Row:

@@ -10,6 +10,7 @@ from leveret.core.queues.remote_queue import leader_is_down
 from leveret.management.request.call import Call, Place
 from leveret.management.request.other_nodes import parts
 from leveret.management.request.replies import BadRequest
+from leveret.model.errors import NotFound
 
 
 async def at_leader(call: Call) -> str | None:
@@ -53,6 +54,20 @@ def at_node(part: str = "name") -> Place:
         )
 
     return place
+
+
+def need_this_node(call: Call, part: str = "name") -> None:
+    """Check that the path names this node; a request for another one that runs is passed on, see `at_node`.
+
+    Raises:
+        BadRequest: another member is named, which does not answer. NotFound: there is no such member.
+    """
+    name, cluster = call.path(part), call.cluster
+    if name == cluster.name:
+        return
+    if name in cluster.members():
+        raise BadRequest("unavailable", f"node '{name}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE)
+    raise NotFound(f"node '{name}' is not part of this cluster")
 
 
 def at_holder(path: str, holds: Callable[[Call], bool]) -> Place:

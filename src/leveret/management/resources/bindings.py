@@ -87,11 +87,15 @@ def shown_key(binding: Binding) -> str:
     return quote(binding.routing_key, safe="") + binding.properties_key[len(binding.routing_key) :]
 
 
+def default_binding(vhost: str, queue: str) -> Binding:
+    """The binding of a queue to the default exchange by its name, which no definition has."""
+    return Binding(source="", vhost=vhost, destination=queue, routing_key=queue)
+
+
 async def default_bindings(call: Call, vhost: str) -> list[Binding]:
-    """The bindings of every queue to the default exchange by its name."""
+    """The default bindings of all queues of a vhost."""
     return [
-        Binding(source="", vhost=vhost, destination=queue.key[1], routing_key=queue.key[1])
-        async for queue in in_slices(call.broker.vhost_queues(vhost))
+        default_binding(vhost, queue.key[1]) async for queue in in_slices(call.broker.vhost_queues(vhost))
     ]
 
 
@@ -122,8 +126,7 @@ def _between(call: Call) -> list[Binding]:
     vhost, source, kind, destination = _ends(call)
     if not source:
         existing = kind == "queue" and (vhost, destination) in call.broker.queues
-        implicit = Binding(source="", vhost=vhost, destination=destination, routing_key=destination)
-        return [implicit] if existing else []
+        return [default_binding(vhost, destination)] if existing else []
     into = call.broker.topology(vhost).bindings_into(kind, destination)
     return [each for each in into if each.source == source]
 

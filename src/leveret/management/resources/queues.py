@@ -19,10 +19,9 @@ from leveret.management.request.merging import ReportedObjects, whole_list_of
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, put_reply
-from leveret.management.resources.bindings import binding_json
+from leveret.management.resources.bindings import binding_json, default_binding
 from leveret.management.views.peer_view import consumer_json
 from leveret.management.views.queue_view import owner_json, queue_json
-from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
 from leveret.runtime.process.work_slices import in_slices
@@ -153,10 +152,9 @@ async def show_bindings(call: Call) -> Response:
     """The queue's bindings, the default exchange's first."""
     queue = queue_of(call)
     vhost, name = queue.key
-    implicit = Binding(source="", vhost=vhost, destination=name, routing_key=name)
     explicit = call.broker.topology(vhost).bindings_into("queue", name)
     return await call.plain_list(
-        [binding_json(each) for each in [implicit, *explicit]], "source", "routing_key"
+        [binding_json(each) for each in [default_binding(vhost, name), *explicit]], "source", "routing_key"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_global_parameter_is_set_shown_and_cleared(admin: Client) -> None:
 
 def test_the_schema_upstream_is_checked_by_who_uses_it(admin: Client, node: FakeNode) -> None:
     admin.put("/api/global-parameters/schema_definition_sync_upstream", value=UPSTREAM)
-    assert [msgspec.json.decode(reported) for reported in node.schema_sync.reported] == [UPSTREAM]
+    assert [msgspec.json.decode(body) for body in node.schema_sync.calls] == [UPSTREAM]
 
 
 def test_the_standby_upstream_is_checked_and_stored(admin: Client, node: FakeNode) -> None:

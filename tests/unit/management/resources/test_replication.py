@@ -41,7 +41,7 @@ def test_schema_replication_is_switched_by_the_products_paths(admin: Client, nod
     ]:
         assert admin.request(method, path).status_code == 204
     switched = ["enable", "disable"] * 3
-    assert node.schema_sync.reported == [*switched, "restart"]
+    assert node.schema_sync.calls == [*switched, "restart"]
 
 
 def test_another_node_is_not_found(admin: Client) -> None:
@@ -55,14 +55,14 @@ def test_the_schema_mode_and_user_are_set(admin: Client, node: FakeNode) -> None
     reply = admin.put("/api/replication/schema/mode", operating_mode="sideways")
     assert (reply.status_code, "sideways" in reply.json()["reason"]) == (400, True)
     assert admin.post("/api/replication/schema/users", name="u", password="p").status_code == 204
-    assert node.schema_sync.reported == [("u", "p")]
+    assert node.schema_sync.calls == [("u", "p")]
 
 
 def test_a_schema_sync_is_asked_for_and_looked_at(admin: Client, node: FakeNode) -> None:
     path = "/api/replication/schema"
     assert admin.post(f"{path}/sync").json()["deletes"] == 2
     assert admin.post(f"{path}/sync", force=True).status_code == 200
-    assert node.schema_sync.reported == [("sync", False), ("sync", True)]
+    assert node.schema_sync.calls == [("sync", False), ("sync", True)]
     assert admin.post(f"{path}/sync", force=7).status_code == 400
     assert [row["action"] for row in admin.get(f"{path}/diff").json()] == ["change"]
     assert [row["stamp"] for row in admin.get(f"{path}/history").json()] == [7]
@@ -86,7 +86,7 @@ def test_the_standby_is_connected_disconnected_and_emptied(admin: Client, node: 
     assert admin.post(f"{STANDBY}/connect").status_code == 204
     assert admin.post(f"{STANDBY}/disconnect").status_code == 204
     assert admin.delete(f"{STANDBY}/data").status_code == 204
-    assert node.standby.reported == ["connect", "disconnect", "delete"]
+    assert node.standby.calls == ["connect", "disconnect", "delete"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_promotion_tells_how_it_goes_and_ends_with_its_summary(admin: Client, 
     *progress, last = lines(reply.text)
     assert progress == [{"progress": progress} for progress in node.standby.progress]
     assert last == {"summary": node.standby.promotion_summary()}
-    assert node.standby.reported == [RecoveryRequest(all_available=True, exclude=["w"])]
+    assert node.standby.calls == [RecoveryRequest(all_available=True, exclude=["w"])]
 
 
 def test_a_promotion_of_an_upstream_is_refused(admin: Client, node: FakeNode) -> None:
@@ -165,7 +165,7 @@ def test_a_bug_in_a_promotion_is_answered_too(admin: Client, node: FakeNode) -> 
 def test_a_promotion_can_be_of_some_queues_and_of_a_moment(admin: Client, node: FakeNode) -> None:
     reply = admin.post(f"{STANDBY}/promote", queues=["b", "a"], as_of="2023-11-14 22:13:20")
     assert reply.status_code == 200
-    assert node.standby.reported == [RecoveryRequest(queues=["a", "b"], as_of_ms=1_700_000_000_000)]
+    assert node.standby.calls == [RecoveryRequest(queues=["a", "b"], as_of_ms=1_700_000_000_000)]
 
 
 @pytest.mark.parametrize(("as_of", "text"), [("yesterday", "the form is"), ("2999-01-01", "in the future")])
@@ -178,7 +178,7 @@ def test_with_a_target_nothing_is_promoted(admin: Client, node: FakeNode) -> Non
     to = {"uri": "amqps://r%40x@rabbit.example:5999/eu%2F1?cacertfile=/ca.pem", "password": "s3kRe7"}
     reply = admin.post(f"{STANDBY}/promote", to=to)
     assert lines(reply.text) == [{"summary": node.standby.promotion_summary()}]
-    [(wanted, target)] = node.standby.reported
+    [(wanted, target)] = node.standby.calls
     assert wanted == RecoveryRequest()
     assert target == RecoveryTarget(
         host="rabbit.example",
@@ -212,7 +212,7 @@ def test_a_target_that_cannot_be_is_refused_without_repeating_what_may_be_secret
         assert reply.status_code == 400
         assert text in reply.json()["reason"]
         assert "s3kRe7" not in reply.text
-    assert node.standby.reported == []
+    assert node.standby.calls == []
 
 
 def test_a_dry_run_and_a_rehearsal_tell_how_they_go(admin: Client, node: FakeNode) -> None:
@@ -222,7 +222,7 @@ def test_a_dry_run_and_a_rehearsal_tell_how_they_go(admin: Client, node: FakeNod
         assert progress == {"progress": {"event": "started"}}
         assert last["summary"]["queues"] == []
     wanted = RecoveryRequest(queues=["q"])
-    assert node.standby.reported == [(wanted, None), wanted]
+    assert node.standby.calls == [(wanted, None), wanted]
 
 
 def test_what_was_done_is_in_the_history_with_who_began_it(admin: Client, node: FakeNode) -> None:
@@ -279,10 +279,10 @@ def test_plots_are_told_to_who_monitors(monitor: Client) -> None:
 
 def test_a_rehearsal_has_no_target(admin: Client, node: FakeNode) -> None:
     assert admin.post(f"{STANDBY}/rehearse", to={"uri": "amqp://host"}).status_code == 400
-    assert node.standby.reported == []
+    assert node.standby.calls == []
 
 
 def test_an_upstream_that_lost_its_place_comes_back(admin: Client, node: FakeNode) -> None:
     assert admin.post(f"{STANDBY}/rejoin").json()["messages"] == 2
     assert admin.post(f"{STANDBY}/rejoin", set_all_aside=True).json()["messages"] == 2
-    assert node.rejoin.reported == [False, True]
+    assert node.rejoin.calls == [False, True]

@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from leveret.management.request.auth import Requirement, Unauthorised, log_in
 from leveret.management.request.call import Call, resource
-from leveret.management.request.places import at_node
+from leveret.management.request.places import at_node, need_this_node
 from leveret.management.request.replies import READS, done, json_reply
-from leveret.model.errors import NotFound
 
 _FORM_BYTES_MAX: Final = 65_536
 
@@ -60,7 +59,7 @@ async def answer_login(request: Request) -> Response:
 
 async def show_attempts(call: Call) -> Response:
     """Logins by protocol since the counts began."""
-    _check_name(call)
+    need_this_node(call, "node")
     rows = [
         {
             "protocol": protocol,
@@ -75,21 +74,15 @@ async def show_attempts(call: Call) -> Response:
 
 async def show_sources(call: Call) -> Response:
     """Logins by address and user: not counted, as in RabbitMQ by default."""
-    _check_name(call)
+    need_this_node(call, "node")
     return json_reply([])
 
 
 async def forget_attempts(call: Call) -> Response:
     """Begin to count anew."""
-    _check_name(call)
+    need_this_node(call, "node")
     call.broker.logins.forget()
     return done()
-
-
-def _check_name(call: Call) -> None:
-    name = call.path("node")
-    if name != call.cluster.name:
-        raise NotFound(f"node '{name}' is not part of this cluster")
 
 
 ROUTES = [

@@ -35,11 +35,11 @@ from leveret.management.request.leadership import (
     standing,
 )
 from leveret.management.request.other_nodes import parts
-from leveret.management.request.places import at_node
+from leveret.management.request.places import at_node, need_this_node
 from leveret.management.request.replies import json_reply
 from leveret.management.views.certificates import expiring_before
 from leveret.management.views.listeners import open_listeners
-from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.errors import InvalidCommand
 from leveret.model.whole_number import whole_number
 from leveret.runtime.sockets.connection_budget import process_sockets
 
@@ -324,8 +324,8 @@ def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
 
 async def check_node(call: Call) -> Response:
     """The old check of a node: that it answers; without alarms."""
-    if "node" in call.request.path_params and call.path("node") != call.cluster.name:
-        raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
+    if "node" in call.request.path_params:
+        need_this_node(call, "node")
     if _alarms(call):
         return json_reply({"status": "failed", "reason": "resource alarm(s) in effect"})
     return _ok()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -12,15 +11,14 @@ import leveret
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import documents_of_others
-from leveret.management.request.places import at_node
-from leveret.management.request.replies import BadRequest, done
+from leveret.management.request.places import at_node, need_this_node
+from leveret.management.request.replies import done
 from leveret.management.resources.nodes.health import is_etcd_full
 from leveret.management.resources.nodes.operations import log_places
 from leveret.management.resources.nodes.overview import cluster_name, contexts, exchange_types
 from leveret.management.views import node_stats
 from leveret.management.views.memory import memory_of, relative
 from leveret.model.definitions import GlobalParameter, Put
-from leveret.model.errors import NotFound
 
 _OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 
@@ -45,7 +43,7 @@ async def show(call: Call) -> Response:
     name = call.path("name")
     if name != call.cluster.name and name in call.cluster.members():
         return call.show(_named(call, name))
-    _check_name(call)
+    need_this_node(call)
     shown = node_json(call)
     if call.flag("memory"):
         shown["memory"] = memory_of(call.node)
@@ -56,13 +54,13 @@ async def show(call: Call) -> Response:
 
 async def show_memory(call: Call) -> Response:
     """The node's memory by use."""
-    _check_name(call)
+    need_this_node(call)
     return call.show({"memory": memory_of(call.node)})
 
 
 async def show_relative_memory(call: Call) -> Response:
     """The same in percent."""
-    _check_name(call)
+    need_this_node(call)
     return call.show({"memory": relative(memory_of(call.node))})
 
 
@@ -139,15 +137,6 @@ def _follower_json(follower: dict[str, Any]) -> dict[str, Any]:
         "lag_in_bytes": follower["lag_bytes"],
         "compression_ratio": follower["compression_ratio"],
     }
-
-
-def _check_name(call: Call) -> None:
-    name, cluster = call.path("name"), call.cluster
-    if name == cluster.name:
-        return
-    if name in cluster.members():
-        raise BadRequest("unavailable", f"node '{name}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE)
-    raise NotFound(f"node '{name}' is not part of this cluster")
 
 
 _MONITORING: Final = Requirement.MONITORING

@@ -21,11 +21,10 @@ from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
 from leveret.management.request.other_nodes import parts
-from leveret.management.request.places import at_node
+from leveret.management.request.places import at_node, need_this_node
 from leveret.management.request.replies import done
 from leveret.management.views.listeners import open_listeners
 from leveret.management.views.peer_view import user_of
-from leveret.model.errors import NotFound
 
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release of the API; RabbitMQ's tools read it before their other requests."""
@@ -75,8 +74,7 @@ async def forget_all(call: Call) -> Response:
 
 async def forget(call: Call) -> Response:
     """Forget the history of rates of one node."""
-    if (name := call.path("name")) != call.cluster.name:
-        raise NotFound(f"node '{name}' is not part of this cluster")
+    need_this_node(call)
     call.rates.forget()
     return done()
 

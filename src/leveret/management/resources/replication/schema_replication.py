@@ -11,7 +11,6 @@ The switches apply to all nodes of a cluster. The status comes from the node tha
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -20,8 +19,8 @@ from starlette.responses import Response
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import CHANGE_TIMEOUT_S
-from leveret.management.request.places import at_node
-from leveret.management.request.replies import BadRequest, done, json_reply
+from leveret.management.request.places import at_node, need_this_node
+from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import NotFound, ResourceLocked
 
 _SYNC_MARGIN_S: Final = 10.0
@@ -48,12 +47,8 @@ class SchemaSyncBody(msgspec.Struct):
 
 async def show_status(call: Call) -> Response:
     """The status of the schema's link."""
-    _known_node(call)
-    if "node" in call.request.path_params and call.path("node") != call.cluster.name:
-        # The request would have been passed on, if a node followed.
-        raise BadRequest(
-            "unavailable", f"node '{call.path('node')}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE
-        )
+    if "node" in call.request.path_params:
+        need_this_node(call, "node")
     return json_reply(call.node.schema_sync.status())
 
 

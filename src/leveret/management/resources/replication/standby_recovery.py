@@ -41,7 +41,7 @@ class RecoveryTargetBody(msgspec.Struct):
     password: str = ""
 
     def __repr__(self) -> str:
-        return "To(...)"
+        return "RecoveryTargetBody(...)"
 
 
 class RecoveryBody(msgspec.Struct):

@@ -42,7 +42,7 @@ def test_a_follower_is_promoted(admin: Client, node: FakeNode) -> None:
         "set_aside": None,
         "reason": None,
     }
-    assert node.replication.reported == [("promote", False, False, None)]
+    assert node.replication.calls == [("promote", False, False, None)]
 
 
 def test_of_a_delayed_follower_it_is_said_what_it_applies_first(admin: Client, node: FakeNode) -> None:
@@ -52,10 +52,10 @@ def test_of_a_delayed_follower_it_is_said_what_it_applies_first(admin: Client, n
         == 200
     )
     assert admin.post(f"{REPLICATION}/promote", dry_run=True, apply_delayed=True).status_code == 200
-    reported = [until_ms for *_, until_ms in node.replication.reported]
-    assert (reported[0], reported[1] > 1 << 60) == (1_700_000_000_000, True)
+    asked = [until_ms for *_, until_ms in node.replication.calls]
+    assert (asked[0], asked[1] > 1 << 60) == (1_700_000_000_000, True)
     both = admin.post(f"{REPLICATION}/promote", apply_delayed=True, apply_until_ms=1)
-    assert (both.status_code, len(node.replication.reported)) == (400, 2)
+    assert (both.status_code, len(node.replication.calls)) == (400, 2)
     assert admin.post(f"{REPLICATION}/promote", apply_until_ms=-1).status_code == 400
 
 
@@ -88,7 +88,7 @@ def test_logs_are_compared_and_told_by_follower(admin: Client, node: FakeNode) -
     ]
     rows = admin.post(f"{REPLICATION}/verify", follower="b", deep=True).json()
     assert [(row["follower"], row["log"]) for row in rows] == [("b", "a"), ("b", "z"), ("c", "a"), ("c", "z")]
-    assert node.replication.reported == [("verify", "b", True)]
+    assert node.replication.calls == [("verify", "b", True)]
 
 
 def test_a_follower_that_is_not_there_is_not_compared_with(admin: Client) -> None:
@@ -98,7 +98,7 @@ def test_a_follower_that_is_not_there_is_not_compared_with(admin: Client) -> Non
 
 def test_a_scrub_tells_what_it_found(admin: Client, node: FakeNode) -> None:
     found = admin.post(f"{REPLICATION}/scrub").json()
-    assert (found["chunks"], found["unrepaired"], node.replication.reported) == (40, [], ["scrub"])
+    assert (found["chunks"], found["unrepaired"], node.replication.calls) == (40, [], ["scrub"])
 
 
 def test_reports_of_what_was_set_aside_are_listed(admin: Client, node: FakeNode) -> None:
