@@ -348,9 +348,6 @@ class FakeNode:
     def api_client(self, user: str | None, vhost: str) -> ApiClient:
         return ApiClient(self.host, user, vhost, now_ms=0, touch=self.api_clients.append)
 
-    def purge(self, vhost: str, name: str) -> int:
-        return self.broker.queue(vhost, name).drop_ready(3)
-
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         user = self.broker.definitions.by_kind["users"].get((username,))
         if not isinstance(user, User) or not check_password(user, password):

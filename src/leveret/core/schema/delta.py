@@ -50,10 +50,9 @@ from leveret.model.errors import ConfigError, Refusal
 from leveret.model.patterns import Pattern, PatternError
 
 SCHEMA_VHOST: Final = "rabbitmq_schema_definition_sync"
-UPSTREAM_PARAMETER: Final = "schema_definition_sync_upstream"
-NODE_PARAMETERS: Final = frozenset(
-    {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
-)
+SCHEMA_UPSTREAM: Final = "schema_definition_sync_upstream"
+STANDBY_UPSTREAM: Final = "standby_replication_upstream"
+NODE_PARAMETERS: Final = frozenset({SCHEMA_UPSTREAM, STANDBY_UPSTREAM, "cluster_name", "internal_cluster_id"})
 """Global parameters that name a node, or the node's upstream: each side has its own."""
 HOLDS: Final = "its properties differ from the upstream's, and it holds messages or is down"
 """The reason for which a queue is not replaced."""
@@ -171,7 +170,7 @@ class Delta(NamedTuple):
 
     @property
     def changes(self) -> list[Change]:
-        """Yield the changes of all steps."""
+        """The changes of all steps, in their order."""
         return [change for step in self.steps for change in step.changes]
 
 

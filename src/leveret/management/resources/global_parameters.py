@@ -9,14 +9,13 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.schema.delta import UPSTREAM_PARAMETER
+from leveret.core.schema.delta import SCHEMA_UPSTREAM, STANDBY_UPSTREAM
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.replication.standby_replication import set_upstream
 from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
 from leveret.model.errors import NotFound
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER as STANDBY_UPSTREAM_PARAMETER
 
 
 class GlobalParameterBody(msgspec.Struct):
@@ -40,9 +39,9 @@ async def put(call: Call) -> Response:
     name = call.path("name")
     wanted = await call.body(GlobalParameterBody)
     existed = (name,) in call.definitions["global_parameters"]
-    if name == UPSTREAM_PARAMETER:
+    if name == SCHEMA_UPSTREAM:
         await call.node.schema_sync.set_endpoints(msgspec.json.encode(wanted.value))
-    elif name == STANDBY_UPSTREAM_PARAMETER:
+    elif name == STANDBY_UPSTREAM:
         await set_upstream(call, wanted.value)
     else:
         await call.apply(Put(GlobalParameter(name=name, value=wanted.value)))

@@ -25,7 +25,7 @@ from leveret.core.replication.cluster import (
     StandbyChanged,
 )
 from leveret.core.replication.mirror_events import MirrorEvents
-from leveret.core.schema.delta import UPSTREAM_PARAMETER
+from leveret.core.schema.delta import SCHEMA_UPSTREAM
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.parts import ClusterParts
@@ -172,7 +172,7 @@ class Coordinator:
                     self._parts.placement_controller.node_changed(name)
                 case SchemaSyncDecided():
                     self._spawn(self._parts.schema_decisions.keep())
-                case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == UPSTREAM_PARAMETER:
+                case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == SCHEMA_UPSTREAM:
                     self._node.schema_sync.endpoints_changed()
                 case CollectedChanged(epoch):
                     self._node.collector.incarnation_changed(epoch)

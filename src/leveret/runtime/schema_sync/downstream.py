@@ -22,7 +22,7 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
-from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, LocalEntities
+from leveret.core.schema.delta import SCHEMA_UPSTREAM, Delta, Key, LocalEntities
 from leveret.model.definitions import Definitions, GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_sync.apply import (
@@ -137,7 +137,7 @@ def upstream_of(node: SchemaNode) -> SchemaUpstreamParameter | None:
     Raises:
         InvalidCommand: the parameter cannot be used.
     """
-    existing = node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+    existing = node.broker.definitions.by_kind["global_parameters"].get((SCHEMA_UPSTREAM,))
     return parse_upstream(existing.value) if isinstance(existing, GlobalParameter) else None
 
 

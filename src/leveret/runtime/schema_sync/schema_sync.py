@@ -19,7 +19,7 @@ import msgspec
 
 from leveret.core.broker.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema.decisions import SchemaDecided
-from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, LocalEntities
+from leveret.core.schema.delta import SCHEMA_UPSTREAM, SCHEMA_VHOST, LocalEntities
 from leveret.core.schema.digests import Digests
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
@@ -243,7 +243,7 @@ class SchemaSync:
         """
         value = decode_upstream(text)
         parse_upstream(value)
-        self._node.broker.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
+        self._node.broker.apply(Put(GlobalParameter(name=SCHEMA_UPSTREAM, value=value)))
         await self._node.commit()
         self.endpoints_changed()
 
@@ -439,7 +439,7 @@ class SchemaSync:
         }
 
     def _upstream(self) -> tuple[list[str], str | None]:
-        parameter = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        parameter = self._node.broker.definitions.by_kind["global_parameters"].get((SCHEMA_UPSTREAM,))
         try:
             upstream = parse_upstream(parameter.value) if isinstance(parameter, GlobalParameter) else None
         except InvalidCommand:

@@ -32,6 +32,7 @@ from leveret.core.replication.standby_site import (
     PromotionAttempt,
     RecoveryRequest,
 )
+from leveret.core.schema.delta import STANDBY_UPSTREAM
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
@@ -51,7 +52,6 @@ from leveret.wire.record import downstream_reference
 
 logger = logging.getLogger(__name__)
 
-UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
 DRAIN_TIMEOUT_S: Final = 20.0
 _LOSS: Final = (
     "virtual_host",
@@ -471,7 +471,7 @@ class StandbyDownstream:
     @property
     def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:
         """The upstream to follow; None with the reason if there is none."""
-        entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        entity = self._node.broker.definitions.by_kind["global_parameters"].get((STANDBY_UPSTREAM,))
         if not isinstance(entity, GlobalParameter):
             return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
         try:

@@ -18,7 +18,7 @@ from leveret.config import Config
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import KeptQueue
-from leveret.core.schema.delta import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
+from leveret.core.schema.delta import SCHEMA_UPSTREAM
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.errors import LeveretError, PreconditionFailed, Refusal
 from leveret.runtime.clients.amqp_listener import AmqpListener
@@ -150,7 +150,7 @@ class ReturningNode:
         upstream, why_not = standby.upstream
         if upstream is None:
             raise PreconditionFailed(why_not)
-        if (SCHEMA_PARAMETER,) not in self._node.broker.definitions.by_kind["global_parameters"]:
+        if (SCHEMA_UPSTREAM,) not in self._node.broker.definitions.by_kind["global_parameters"]:
             raise PreconditionFailed(
                 "the new upstream is not known: name its AMQP port with "
                 "set_schema_replication_upstream_endpoints first"

@@ -17,6 +17,7 @@ from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.standby_site import EVERYTHING, RecoveryRequest
+from leveret.core.schema.delta import STANDBY_UPSTREAM
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import (
     REHEARSAL_VHOSTS,
@@ -35,7 +36,7 @@ from leveret.pipeline.files.files import locked
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.standby import node_promotion, recovery
 from leveret.runtime.standby.decisions import StandbyDecided
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
+from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
 from leveret.runtime.standby.recovery import RecoveryTarget
 from leveret.storage.state_file import StateFile
@@ -220,7 +221,7 @@ def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: P
     node = FakeNode(tmp_path)
     node.schema_sync.why_nothing_came = why
     endpoints = {"endpoints": ["localhost:5552"], "username": "replicator", "password": "secret"}
-    upstream = GlobalParameter(name=UPSTREAM_PARAMETER, value=endpoints)
+    upstream = GlobalParameter(name=STANDBY_UPSTREAM, value=endpoints)
     node.definitions.by_kind["global_parameters"][upstream.name,] = upstream
     _, reported = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
     cause = f": none of the upstream's definitions have come yet ({why})" if why else ""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.schema.delta import STANDBY_UPSTREAM
 from leveret.model import definitions as d
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.wire.record import BEGINNING_PREFIX, downstream_reference
 from tests.unit.runtime.collecting.site import TAGGED, Site, replicating, served
 
@@ -26,7 +26,7 @@ def make(directory: Path) -> Path:
 async def downstream(directory: Path) -> Site:
     """A node with the default name that is to follow an upstream."""
     site = await Site.started(make(directory))
-    await site.apply(d.Put(TAGGED), d.Put(d.GlobalParameter(name=UPSTREAM_PARAMETER, value=UPSTREAM)))
+    await site.apply(d.Put(TAGGED), d.Put(d.GlobalParameter(name=STANDBY_UPSTREAM, value=UPSTREAM)))
     return site
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from leveret.core.broker.broker import STANDBY_TAG
+from leveret.core.schema.delta import STANDBY_UPSTREAM
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import documents_of_others
@@ -19,7 +20,6 @@ from leveret.management.resources.replication.schema_replication import SchemaMo
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import decode_upstream
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.runtime.standby.transfer import parse_upstream
 
 
@@ -102,7 +102,7 @@ async def set_upstream(call: Call, value: object) -> None:
         InvalidCommand: a field, which the text names, is missing or malformed.
     """
     parse_upstream(value)
-    await call.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
+    await call.apply(Put(GlobalParameter(name=STANDBY_UPSTREAM, value=value)))
 
 
 async def standby_rows(call: Call) -> list[dict[str, Any]]:

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.election import StoreTransaction
 from leveret.core.replication.standby_site import RecoveryRequest
+from leveret.core.schema.delta import SCHEMA_UPSTREAM, STANDBY_UPSTREAM
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.testing.applications.run_books import BooksFault, RunBooks
 from leveret.testing.simulation.applications.consumers import ConsumingHabit
 from leveret.testing.simulation.applications.operator import SimulatedOperator
@@ -253,8 +253,8 @@ class SitesWorld(SimulatedWorld):
         """Point a node of the downstream at the upstream, with both links."""
         value = {"username": _USER, "password": _PASSWORD}
         named = {
-            "schema_definition_sync_upstream": self.upstream.endpoints("amqp_port"),
-            UPSTREAM_PARAMETER: self.upstream.endpoints("stream_port"),
+            SCHEMA_UPSTREAM: self.upstream.endpoints("amqp_port"),
+            STANDBY_UPSTREAM: self.upstream.endpoints("stream_port"),
         }
 
         async def set_endpoints(node: SimulatedNode) -> None:
