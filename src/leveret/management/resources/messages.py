@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.queues.queue import Queue as BrokerQueue
+from leveret.core.queues.queue import Queue
 from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_definitions_lock
 from leveret.management.request.large_answers import answer_to, need_room
 from leveret.management.request.leadership import need_serving
@@ -20,7 +20,7 @@ from leveret.management.request.other_nodes import pass_on
 from leveret.management.request.places import at_leader, leader_elsewhere, need_led_here
 from leveret.management.request.replies import BadRequest, json_reply, octets_reply
 from leveret.management.views.message_view import Properties, header_of, message_json
-from leveret.model.definitions import Queue
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
 from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.session.amqp091.replies import code_of, reply_text
@@ -153,7 +153,7 @@ def _integer(name: str, value: Any) -> int:
     raise InvalidCommand(f"not_integer: {name}")
 
 
-async def _at_rest(call: Call, key: tuple[str, str]) -> BrokerQueue | None:
+async def _at_rest(call: Call, key: tuple[str, str]) -> Queue | None:
     """The queue, once all that came back to it is there, sorted and measured."""
     while (queue := call.broker.queues.get(key)) is not None and not queue.is_remote and queue.damage is None:
         if queue.pending_returns:
@@ -172,7 +172,7 @@ async def check_alive(call: Call) -> Response:
     actor = call.caller.in_vhost(vhost)
     actor.require("configure", "queue", _ALIVE)
     async with with_definitions_lock(call.cluster):
-        actor.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
+        actor.declare_queue(QueueDefinition(name=_ALIVE, vhost=vhost, durable=False))
         await call.node.commit()
     leader = leader_elsewhere(call, (vhost, _ALIVE))
     if leader is not None:

@@ -3,7 +3,7 @@
 This is where a settlement meets its message. The driver merges the settlements of all sidecars into masks, a few
 octets a queue; tasks read the key columns of the files and keep the offsets that the masks do not have. Files whose
 offsets the masks cover completely - most of a long history - are not even opened. Only keys and references of
-unsettled messages are written, as runs (`plan`); no rows go through Spark.
+unsettled messages are written, as runs (`archive.recovery_plan`); no rows go through Spark.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Such a broker keeps no publishing ids. A durable file beside the plan replaces t
     progress/<queue>.json   number of messages in the queue before the first of ours, number of confirmed ones
 
 If a restarted publisher finds more messages in the queue than these two numbers explain, it reads the queue
-(`amqp.browse`). Messages of ours behind the confirmed ones have arrived. A message is skipped only if the next of
+(`browse`). Messages of ours behind the confirmed ones have arrived. A message is skipped only if the next of
 those has the same content. So the publisher never skips a message that is missing, even if others publish, consume
 or have messages refused. A queue that cannot be read - it is not classic, or it has a consumer - or that lacks
 expected messages gets everything behind the confirmed ones again. Then the messages in flight, WINDOW at most, may

@@ -15,7 +15,7 @@ from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Messages, Run, alike, joined
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_types import make_queue
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import StorageError
 from leveret.wire.record import content_header
 
@@ -53,7 +53,7 @@ class Log:
     """What a queue's log holds: a message or a settlement at every offset, in chunks of several."""
 
     def __init__(self, **arguments: Any) -> None:
-        self.definition = Definition(name="q", vhost="v", arguments=arguments)
+        self.definition = QueueDefinition(name="q", vhost="v", arguments=arguments)
         self.first = 0
         self.records: list[tuple[Head, bytes] | list[tuple[int, int]]] = []
         self.arrived_ms: dict[int, int] = {}

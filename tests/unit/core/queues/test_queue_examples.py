@@ -10,7 +10,7 @@ from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
 from tests.unit.core.queues.queue_log import HEADS, Log, body, numbers
 
@@ -97,5 +97,5 @@ def test_a_rejected_message_is_dead_lettered_if_there_is_an_exchange_for_that(ex
 def test_a_confirm_waits_for_the_disk_if_the_message_and_the_queue_are_to_outlive_the_node(
     durable: bool, persistent: bool
 ) -> None:
-    queue = Queue(Definition(name="q", vhost="v", durable=durable), lambda queue, offset: [])
+    queue = Queue(QueueDefinition(name="q", vhost="v", durable=durable), lambda queue, offset: [])
     assert queue.must_keep(persistent) is (durable and persistent)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.return_counts import LOGGED_AT_ONCE, ReturnCounts, Returned, is_logged
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 
 STEP = st.one_of(
     st.tuples(st.just("return"), st.integers(0, 20), st.integers(1, 60)),
@@ -107,7 +107,7 @@ def test_a_flush_looks_at_as_many_as_it_logs_however_many_came_back() -> None:
 
 def test_a_quorum_queue_asks_for_flushes_until_all_that_came_back_is_logged() -> None:
     queue = make_queue(
-        Definition(name="q", vhost="v", arguments={"x-queue-type": "quorum"}), lambda queue, offset: []
+        QueueDefinition(name="q", vhost="v", arguments={"x-queue-type": "quorum"}), lambda queue, offset: []
     )
     for offset in range(LOGGED_AT_ONCE + 1):
         queue.return_counts.add(offset, offset + 1)

@@ -14,7 +14,7 @@ from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.queues.stream import Stream, StreamBatch, first_wanted, offset_of_argument, records_of
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import PreconditionFailed, Unsupported
 from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
 from leveret.wire.record import content_header
@@ -84,7 +84,7 @@ def make(committed_offset: int = 0, first_offset: int = 0) -> Stream:
         end = min(offset + 3, bounds.committed_offset)
         return [Run(offset, alike(HEAD, [b"x"] * (end - offset)))] if end > offset else []
 
-    stream = Stream(Definition(name="s", vhost="v", epoch=1), read)
+    stream = Stream(QueueDefinition(name="s", vhost="v", epoch=1), read)
     stream.log = bounds = Bounds(first_offset, committed_offset)
     return stream
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_is_passed_a_part_with_each_dispatch() -> None:
         stream.read_before = min(offset + 2, 6)
         return [Run(6, alike(HEAD, [b"a"]))] if offset == 6 else []
 
-    stream = Stream(Definition(name="s", vhost="v"), read)
+    stream = Stream(QueueDefinition(name="s", vhost="v"), read)
     stream.log = Bounds(committed_offset=7)
     taker = Taker(9, offset="first")
     stream.add_consumer(taker)

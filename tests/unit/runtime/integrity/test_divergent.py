@@ -13,7 +13,7 @@ import pytest
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import NotFound
 from leveret.runtime.integrity import divergent
 from leveret.runtime.integrity.divergent import DivergentParts, divergent_messages, divergent_reports
@@ -38,8 +38,8 @@ def data_dir(tmp_path: Path) -> Path:
     """Of a node whose queue had five messages, of which it gave away two, and whose stream had three."""
     commit = GroupCommit(fsync=False, on_failure=fail)
     stores = LogStore(Tree(tmp_path), commit, lambda: 1234, 300)
-    queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
-    stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
+    queue = Queue(QueueDefinition(name="q", vhost="v", epoch=7), stores.read)
+    stream = Stream(QueueDefinition(name="s", vhost="v", epoch=8), stores.read)
     for body in (b"one", b"two", b"three", b"four", b"\xff"):
         queue.gathered.add(alike(head_of(len(body)), [body]))
         stores.append_messages(queue)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue_types import make_queue
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import SEGMENT_BYTES_MAX
@@ -44,7 +44,9 @@ class Store:
         self.store = QueueStore(self.tree, self.commit, lambda: self.now_ms, self.segment_bytes_max)
         self.safe: list[Callable[[], None]] = []
         self.store.when_safe = lambda queue, then: self.safe.append(then)
-        definition = Definition(name="q", vhost="v", durable=self.durable, epoch=7, arguments=self.arguments)
+        definition = QueueDefinition(
+            name="q", vhost="v", durable=self.durable, epoch=7, arguments=self.arguments
+        )
         self.queue = make_queue(definition, self.store.read)
         self.store.recover(self.queue)
 

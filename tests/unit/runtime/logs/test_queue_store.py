@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
@@ -48,7 +48,7 @@ class Store:
         self.store.recover(self.queue)
 
     def another(self, epoch: int) -> Queue:
-        definition = Definition(name=f"q{epoch}", vhost="v", durable=self.durable, epoch=epoch)
+        definition = QueueDefinition(name=f"q{epoch}", vhost="v", durable=self.durable, epoch=epoch)
         return Queue(definition, self.store.read)
 
     def restart(self) -> None:
@@ -544,7 +544,7 @@ async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
     site.node.authority.internal["job"] = "secret"
     broker, server = site.node.broker, site.node.stream_server
     early = server.recovery_queue("job", "/", "q")
-    broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
+    broker.declare_queue(QueueDefinition(name="q", vhost="/", durable=durable), owner)
     refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
     with pytest.raises(PreconditionFailed, match=refusal):
         server.recovery_queue("job", "/", "q")
@@ -561,7 +561,7 @@ async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
 async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(directory: Path) -> None:
     site = await Site.started(directory)
     site.node.authority.internal["job"] = "secret"
-    held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
+    held = site.node.broker.declare_queue(QueueDefinition(name="q", vhost="/"))
     queue = site.node.stream_server.recovery_queue("job", "/", "q")
     held.gathered.add(alike(HEAD, [b"ordinary"]))
     queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
@@ -576,7 +576,7 @@ async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(di
 async def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log(directory: Path) -> None:
     site = await Site.started(directory)
     broker = site.node.broker
-    for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
+    for entity in (QueueDefinition(name="q", vhost="/"), QueueDefinition(name="later", vhost="/")):
         held = broker.declare_queue(entity)
         held.gathered.add(alike(HEAD, [b"12345678"]))
         broker.dirty[held] = None
@@ -596,7 +596,7 @@ def refuse_later(patch: pytest.MonkeyPatch) -> None:
     """As a version would that is stricter about arguments."""
     from leveret.core.broker import broker as broker_module
 
-    def check(queue: Definition, *, exclusive: bool) -> None:
+    def check(queue: QueueDefinition, *, exclusive: bool) -> None:
         if queue.name == "later":
             raise PreconditionFailed("not any more")
 

@@ -17,7 +17,7 @@ from leveret.core.queues.messages import alike
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import SEQUENCES_MAX
 from leveret.core.queues.stream import Stream, StreamBatch
-from leveret.model.definitions import Queue as Definition
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound, StorageError
 from leveret.runtime.logs import stream_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
@@ -45,7 +45,7 @@ class Store:
         self.commit = GroupCommit(fsync=True, on_failure=fail)
         self.tree = Tree(self.directory)
         self.store = StreamStore(self.tree, self.commit, lambda: self.now_ms, 1 << 20)
-        self.stream = Stream(Definition(name="s", vhost="v", epoch=7), lambda *_: [])
+        self.stream = Stream(QueueDefinition(name="s", vhost="v", epoch=7), lambda *_: [])
         self.stream.configure(self.settings)
         self.store.recover(self.stream)
 
