@@ -322,7 +322,7 @@ async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(tmp_
 
 @dataclass
 class Site:
-    """What the nodes of a cluster agree on (schema_deciding.Deciding)."""
+    """What the nodes of a cluster agree on (schema_sync.decisions)."""
 
     follower: str
     decided: SchemaDecided = field(default_factory=SchemaDecided)

@@ -46,7 +46,7 @@ class FakeCluster:
     """One node's view, see `management.node.ClusterOperations`.
 
     Attributes:
-        reported: what it was told to do, and what it was asked.
+        calls: what it was told to do, and what it was asked.
         states: what it tells of the mirrors of queues that it leads.
         refusal: what the next operation ends with.
     """

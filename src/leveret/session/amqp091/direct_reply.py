@@ -36,7 +36,7 @@ class ReplyConsumer:
         channel.connection.broker.direct_replies[self.name] = self
 
     def take_reply(self, messages: Messages) -> None:
-        """See core.broker.broker.DirectReply."""
+        """See core.broker.direct_reply.DirectReply."""
         channel = self.channel
         if self._is_closed:
             # A transaction may end long after the requester left.

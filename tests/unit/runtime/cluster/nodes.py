@@ -26,7 +26,7 @@ SETTINGS: Final = Cluster(port=0)
 
 
 class Other:
-    """What is at one end of a link that is no member's (link_peer.Receiver)."""
+    """What is at one end of a link that is no member's (link.peer.Receiver)."""
 
     def __init__(self) -> None:
         self.got: list[tuple[Type, bytes]] = []

@@ -47,7 +47,7 @@ LEADER = "rabbit@leader"
 
 
 class Site:
-    """A node with an AMQP port, a door and relays; where queues are led is told by a dict (engine.ReplicationPort)."""
+    """A node with an AMQP port, a door and relays; where queues are led is told by a dict (ports.ReplicationPort)."""
 
     def __init__(self, name: str, directory: Path, leaders: dict[str, str]) -> None:
         options = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "nodename": name}
@@ -96,7 +96,7 @@ class Site:
     def queue(self, name: str) -> Queue:
         return self.node.broker.queues["/", name]
 
-    # -- engine.ReplicationPort ------------------------------------------------------------------------
+    # -- ports.ReplicationPort ------------------------------------------------------------------------
 
     def concerns(self, queue: object) -> bool:
         return isinstance(queue, RemoteQueue | RemotePorts)

@@ -188,7 +188,7 @@ class Repairs:
 
 
 class FollowerSite(CopyOwner):
-    """A follower's tree and link; also its own inbound.Followed. It stops with its test."""
+    """A follower's tree and link; also its own inbound.FollowingNode. It stops with its test."""
 
     def __init__(
         self,
