@@ -111,8 +111,8 @@ def test_a_comparison_shows_how_far_it_is_and_a_moment_that_is_none_is_refused(
             progress = job.locator(".progress")
             expect(progress).to_contain_text("kB of 2.0 MB", timeout=SLOW_MS)
             # It is the site that tells how far it is, to whoever asks.
-            reported = site.leader.status()["verify"]
-            assert 0 < reported["octets_done"] < reported["octets_total"]
+            verifying = site.leader.status()["verify"]
+            assert 0 < verifying["octets_done"] < verifying["octets_total"]
             # One comparison at a time is offered.
             expect(first.get_by_role("button", name="Compare with followers …")).to_have_count(0)
             expect(job).to_contain_text("✓ done", timeout=SLOW_MS)

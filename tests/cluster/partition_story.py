@@ -31,7 +31,7 @@ from tests.cluster.torture_apps import CrewConsumer
 from tests.cluster.torture_stage import READS_MAX, disordered
 from tests.cluster.torture_stream import STREAM, StreamCrew
 from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, Site, drain_all
-from tests.e2e.test_torture import reported
+from tests.e2e.test_torture import summary
 
 FIRST, OTHER = "first", "other"
 QUEUES: Final = (FIRST, OTHER)
@@ -210,7 +210,7 @@ class Story:
         figures = self._figures(cut, synchronised_ms)
         self._end()
         streamed = self._streaming.confirmed()
-        return f"{self._name}: {figures}; {reported(self._judge())}; {streamed} confirmed in the stream"
+        return f"{self._name}: {figures}; {summary(self._judge())}; {streamed} confirmed in the stream"
 
     def _hire(self) -> None:
         """Publishers to each queue at each node, and a consumer of all queues."""
@@ -319,11 +319,11 @@ class Story:
         """Wait until each of these nodes says that it misses those, and nobody else."""
         wanted = set(_names(missed))
 
-        def reported() -> bool:
+        def are_missed() -> bool:
             rows = [self.site.api("GET", f"nodes/{each.node}", at=each) for each in nodes]
             return all(set(row["partitions"]) == wanted for row in rows)
 
-        self._wait(reported, f"{_names(nodes)} to miss {sorted(wanted)}")
+        self._wait(are_missed, f"{_names(nodes)} to miss {sorted(wanted)}")
 
     def quarantine(self, node: NetworkNode) -> int:
         """How many messages a node has set aside so far."""

@@ -79,9 +79,9 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
     for node in site.members:
         # Each node knows of the leader's record a moment later.
         site.wait(lambda node=node: "may have the missing ones" not in alarm(site, node), "them to be found")  # type: ignore[misc]
-        reported = alarm(site, node)
-        assert counted in reported
-        assert "check_alarms" not in reported
+        output = alarm(site, node)
+        assert counted in output
+        assert "check_alarms" not in output
         checked = node.ctl("check_alarms", check=False)
         assert (checked.returncode, str(HEAD - ACKED) in checked.stderr) == (69, True)
     assert f"messages={HEAD - ACKED} see=list_divergent_messages" in first.log_text()

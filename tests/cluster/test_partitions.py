@@ -39,9 +39,9 @@ def play(folder: Path, nodes: int, etcd_members: int, seed: str, scenarios: Sequ
         log_file=log_file,
         timeout_s=SCENARIO_TIMEOUT_S * len(scenarios),
     )
-    reported = log_file.read_text(errors="replace")
-    print(reported)
-    assert status == 0, reported[-20_000:]
+    text = log_file.read_text(errors="replace")
+    print(text)
+    assert status == 0, text[-20_000:]
 
 
 @pytest.mark.timeout(SCENARIO_TIMEOUT_S * 2)

@@ -19,7 +19,7 @@ import pytest
 from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.torture import EVENTS, Story
 from tests.cluster.torture_stage import CONFIG, LEASE_S
-from tests.e2e.test_torture import reported
+from tests.e2e.test_torture import summary
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 EVENTS_MIN, EVENTS_MAX = 2, 5
@@ -43,7 +43,7 @@ def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) ->
                     [*EVENTS, "kill_leader", "cut_off"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
                 )
                 print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
-                print(reported(story.round(events)), flush=True)
+                print(summary(story.round(events)), flush=True)
         except BaseException:
             for node in site.members:
                 # The site deletes it at its end; an error has its last lines only.

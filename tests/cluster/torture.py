@@ -25,7 +25,7 @@ class Story(Stage):
 
     def round(self, events: Sequence[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
-        self.reported = []
+        self.happened = []
         consumers = self._chance.choice([0, 1, 2, 2])
         self._crew.hire(
             # One publisher a queue: order is kept for each of them.
@@ -38,7 +38,7 @@ class Story(Stage):
         for event in events:
             self._pause(0.2, 1.2)
             self.counts[event] += 1
-            self.reported.append(event)
+            self.happened.append(event)
             EVENTS[event](self)
             self.tend()
         self._pause(0.2, 1.0)
@@ -51,7 +51,7 @@ class Story(Stage):
         disordered = self._crew.end()
         self._streaming.end()
         result = self._judge()
-        assert disordered == 0, f"{self.reported}: {disordered} messages came out of order"
+        assert disordered == 0, f"{self.happened}: {disordered} messages came out of order"
         return result
 
     # -- what happens -------------------------------------------------------------------------

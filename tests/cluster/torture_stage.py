@@ -57,13 +57,13 @@ class Stage:
     """A cluster, its queues, who works at them, and the judgement; what happens is torture.Story's.
 
     Attributes:
-        reported: what happened in this round.
+        happened: in this round, in its order.
         counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
     """
 
     def __init__(self, site: ClusterSite, folder: Path, chance: random.Random) -> None:
         self.site = site
-        self.reported: list[str] = []
+        self.happened: list[str] = []
         self.counts: Counter[str] = Counter()
         self._chance = chance
         self._apps = Site(site.members[0], "/", folder, chance.randrange(1 << 32), CrewConsumer)
@@ -160,7 +160,7 @@ class Stage:
         return states == ["running", *["synchronised"] * (len(self.site.members) - 1)]
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
-        self.site.wait(holds, f"{self.reported}: {what}", 2 * PATIENCE_S)
+        self.site.wait(holds, f"{self.happened}: {what}", 2 * PATIENCE_S)
 
     def _pause(self, least_s: float, most_s: float) -> None:
         time.sleep(self._chance.uniform(least_s, most_s))
@@ -206,11 +206,11 @@ class Stage:
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
         for line in result.lines:
             line.disordered = disordered(found[line.queue])
-        assert result.balances, f"{self.reported}: {result}"
-        assert not self._apps.strangers(), self.reported
+        assert result.balances, f"{self.happened}: {result}"
+        assert not self._apps.strangers(), self.happened
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
-        assert self.counts["settled"] or not self._consumed, f"{self.reported}: consumers settle nothing"
+        assert self.counts["settled"] or not self._consumed, f"{self.happened}: consumers settle nothing"
         self._make_room(found)
         self._judge_quiet()
         self._judge_agreement()
@@ -223,7 +223,7 @@ class Stage:
         try:
             self.counts["compared"] += self.outposts.judge()
         except AssertionError as error:
-            raise AssertionError(f"{self.reported}: {error}") from None
+            raise AssertionError(f"{self.happened}: {error}") from None
 
     def _make_room(self, found: dict[str, list[ReceivedMessage]]) -> None:
         """What nobody consumes takes longer to read each time."""
@@ -256,7 +256,7 @@ class Stage:
             nowhere = sorted(missing - self._quarantined.rows.keys())
             raise AssertionError(f"{len(nowhere)} are nowhere: {nowhere[:5]}; {late}") from None
         assert not (altered := self._quarantined.altered(published)), (
-            f"{self.reported}: {altered[:5]} are others"
+            f"{self.happened}: {altered[:5]} are others"
         )
         self._wait(lambda: not self._quarantined.alarms(), "no alarm of what was dealt with")
         self.counts["quarantined"] += len(missing)

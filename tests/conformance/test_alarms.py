@@ -73,23 +73,23 @@ def expect_nothing(peer: Peer) -> None:
 def test_a_publisher_is_blocked_told_and_served_when_the_alarm_is_over(
     broker: Broker, peers: list[Peer], name: str
 ) -> None:
-    reported, silent = peers
-    for peer in (reported, silent):
+    notified, silent = peers
+    for peer in (notified, silent):
         peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-    reported.call(1, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
+    notified.call(1, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
     with memory_is_low(broker):
-        for peer in (reported, silent):
+        for peer in (notified, silent):
             peer.publish(1, b"waits", routing_key=name)
-        assert reported.expect(0, commands.Connection.Blocked).reason == "low on memory"
-        reported.send(1, commands.Queue.Declare(queue=name, passive=True))
-        expect_nothing(reported)
+        assert notified.expect(0, commands.Connection.Blocked).reason == "low on memory"
+        notified.send(1, commands.Queue.Declare(queue=name, passive=True))
+        expect_nothing(notified)
         expect_nothing(silent)
-    reported.expect(0, commands.Connection.Unblocked)
-    answers = [reported.receive()[1] for _ in range(2)]
+    notified.expect(0, commands.Connection.Unblocked)
+    answers = [notified.receive()[1] for _ in range(2)]
     assert {type(answer) for answer in answers} == {commands.Queue.DeclareOk, commands.Basic.Ack}
     silent.expect(1, commands.Basic.Ack)
-    reported.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk)
-    assert reported.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 0
+    notified.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk)
+    assert notified.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 0
 
 
 def test_who_does_not_publish_goes_on(broker: Broker, peers: list[Peer], name: str) -> None:

@@ -164,7 +164,7 @@ LONG = of("classic", max_length=2**40)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "argument", "reported"),
+    ("first", "second", "argument", "mismatch"),
     [
         (ONE, OTHER, "x-max-length", "received '6' but current is '5'"),
         (ONE, LONG, "x-max-length", "received '1099511627776' but current is '5'"),
@@ -194,10 +194,10 @@ LONG = of("classic", max_length=2**40)
     ],
 )  # fmt: skip
 def test_other_arguments_are_refused(
-    channel: Any, name: str, first: dict[str, Any], second: dict[str, Any], argument: str, reported: str
+    channel: Any, name: str, first: dict[str, Any], second: dict[str, Any], argument: str, mismatch: str
 ) -> None:
     channel.queue_declare(name, durable=True, arguments=first)
-    text = f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{name}' in vhost '/': {reported}"
+    text = f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{name}' in vhost '/': {mismatch}"
     with channel_refuses(406, text):
         channel.queue_declare(name, durable=True, arguments=second)
 
@@ -220,7 +220,7 @@ def test_arguments_that_its_type_does_not_have_are_not_compared(
 
 
 @pytest.mark.parametrize(
-    ("change", "reported"),
+    ("change", "mismatch"),
     [
         ({"exchange_type": "topic"}, "'type' {}: received 'topic' but current is 'direct'"),
         ({"durable": True}, "'durable' {}: received 'true' but current is 'false'"),
@@ -233,13 +233,13 @@ def test_arguments_that_its_type_does_not_have_are_not_compared(
     ],
 )  # fmt: skip
 def test_an_exchange_stays_what_it_was_declared(
-    channel: Any, name: str, change: dict[str, Any], reported: str
+    channel: Any, name: str, change: dict[str, Any], mismatch: str
 ) -> None:
     first = {"exchange_type": "direct", "arguments": {"alternate-exchange": "a"}}
     channel.exchange_declare(name, **first)
     channel.exchange_declare(name, **(first | {"arguments": {"alternate-exchange": "a", "x-other": 1}}))
     where = f"for exchange '{name}' in vhost '/'"
-    with channel_refuses(406, f"PRECONDITION_FAILED - inequivalent arg {reported.format(where)}"):
+    with channel_refuses(406, f"PRECONDITION_FAILED - inequivalent arg {mismatch.format(where)}"):
         channel.exchange_declare(name, **(first | change))
 
 

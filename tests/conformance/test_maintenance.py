@@ -58,10 +58,10 @@ def test_a_drained_node_has_no_clients_until_it_is_revived(
     served: Broker, client: pika.BlockingConnection
 ) -> None:
     assert "into maintenance mode" in upgrade(served, "drain")
-    with pytest.raises(ConnectionClosedByBroker) as reported:
+    with pytest.raises(ConnectionClosedByBroker) as closed:
         client.process_data_events(PATIENCE_S)
-    assert reported.value.reply_code == 320
-    assert reported.value.reply_text == "CONNECTION_FORCED - Node was put into maintenance mode"
+    assert closed.value.reply_code == 320
+    assert closed.value.reply_text == "CONNECTION_FORCED - Node was put into maintenance mode"
     assert not accepts(served.amqp_port)
     assert "marked for maintenance" in served.ctl("cluster_status").stdout
     assert "Is under maintenance?: true" in served.ctl("status").stdout

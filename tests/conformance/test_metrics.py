@@ -162,7 +162,7 @@ def test_open_channels_tell_what_they_published_and_took(broker: Broker, name: s
     }
     with traffic(broker, name):
 
-        def reported() -> dict[str, float]:
+        def counted() -> dict[str, float]:
             sums = dict.fromkeys(counts, 0.0)
             for key, value in scraped(broker, "/metrics/per-object").items():
                 what = key[0].removeprefix(CHANNEL)
@@ -170,7 +170,7 @@ def test_open_channels_tell_what_they_published_and_took(broker: Broker, name: s
                     sums[what] += value
             return sums
 
-        wait_until(lambda: reported() == counts, "the counts", PATIENCE_S)
+        wait_until(lambda: counted() == counts, "the counts", PATIENCE_S)
 
 
 def test_dead_letters_are_counted_by_their_reason(broker: Broker, channel: Any, name: str) -> None:

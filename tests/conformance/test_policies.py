@@ -83,13 +83,13 @@ def refusal(reply: httpx.Response) -> str:
 
 
 def faults(reply: httpx.Response) -> list[str]:
-    first, blank, *reported, end = refusal(reply).split("\n")
+    first, blank, *lines, end = refusal(reply).split("\n")
     assert (first, blank, end) == ("Validation failed", "", "")
-    return reported
+    return lines
 
 
 @pytest.mark.parametrize(
-    ("definition", "reported"),
+    ("definition", "fault"),
     [
         ({}, "no policy provided"),
         ({"bogus": 1}, UNKNOWN.format("bogus", 1)),
@@ -128,14 +128,14 @@ def faults(reply: httpx.Response) -> list[str]:
     ],
 )  # fmt: skip
 def test_a_policy_that_makes_no_sense_is_refused(
-    ask: Ask, name: str, definition: dict[str, Any], reported: str
+    ask: Ask, name: str, definition: dict[str, Any], fault: str
 ) -> None:
     body = {"pattern": "^nothing$", "definition": definition}
-    assert faults(ask("PUT", f"policies/%2F/{name}", body)) == [reported]
+    assert faults(ask("PUT", f"policies/%2F/{name}", body)) == [fault]
 
 
 @pytest.mark.parametrize(
-    ("definition", "reported"),
+    ("definition", "fault"),
     [
         ({"dead-letter-exchange": "x"}, UNKNOWN.format("dead-letter-exchange", '<<"x">>')),
         ({"queue-mode": "lazy"}, UNKNOWN.format("queue-mode", '<<"lazy">>')),
@@ -145,14 +145,14 @@ def test_a_policy_that_makes_no_sense_is_refused(
     ],
 )
 def test_an_operator_policy_says_only_how_much_and_how_long(
-    ask: Ask, name: str, definition: dict[str, Any], reported: str
+    ask: Ask, name: str, definition: dict[str, Any], fault: str
 ) -> None:
     body = {"pattern": "^nothing$", "definition": definition, "apply-to": "queues"}
-    assert faults(ask("PUT", f"operator-policies/%2F/{name}", body)) == [reported]
+    assert faults(ask("PUT", f"operator-policies/%2F/{name}", body)) == [fault]
 
 
 @pytest.mark.parametrize(
-    ("component", "value", "reported"),
+    ("component", "value", "expected"),
     [
         ("bogus", 1, ["component bogus not found"]),
         ("shovel", {}, ["component shovel not found"]),
@@ -169,9 +169,9 @@ def test_an_operator_policy_says_only_how_much_and_how_long(
     ],
 )  # fmt: skip
 def test_a_runtime_parameter_is_what_its_component_says(
-    ask: Ask, vhost: str, component: str, value: object, reported: list[str]
+    ask: Ask, vhost: str, component: str, value: object, expected: list[str]
 ) -> None:
-    assert faults(ask("PUT", f"parameters/{component}/{vhost}/limits", {"value": value})) == reported
+    assert faults(ask("PUT", f"parameters/{component}/{vhost}/limits", {"value": value})) == expected
 
 
 def test_a_policy_is_no_runtime_parameter(ask: Ask, vhost: str) -> None:
@@ -213,23 +213,23 @@ def test_the_operators_smaller_number_counts(ask: Ask, vhost: str, inside: Any) 
     )
     publish(inside, "q", *[b"x"] * 5)
     wait_ready(inside, "q", 2)
-    reported = wait_for_policies(ask, vhost, "q")
-    assert (reported["policy"], reported["operator_policy"]) == ("p", "o")
-    assert reported["effective_policy_definition"] == {"max-length": 2}
+    shown = wait_for_policies(ask, vhost, "q")
+    assert (shown["policy"], shown["operator_policy"]) == ("p", "o")
+    assert shown["effective_policy_definition"] == {"max-length": 2}
     [parameter] = ask("GET", f"parameters/operator_policy/{vhost}").json()
     assert (parameter["name"], parameter["value"]["definition"]) == ("o", {"max-length": 2})
 
 
 def wait_for_policies(ask: Ask, vhost: str, queue: str) -> dict[str, Any]:
     """What the management API tells of the queue once it knows of its policies."""
-    reported: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
 
     def known() -> bool:
-        reported.update(ask("GET", f"queues/{vhost}/{queue}").json())
-        return bool(reported.get("operator_policy"))
+        shown.update(ask("GET", f"queues/{vhost}/{queue}").json())
+        return bool(shown.get("operator_policy"))
 
     wait_until(known, f"the policies of {queue}", PATIENCE_S)
-    return reported
+    return shown
 
 
 def test_a_policy_with_a_key_that_a_queue_does_not_have_leaves_it_alone(
@@ -327,8 +327,8 @@ def test_a_vhosts_default_type_is_that_of_queues_without_one(
     channel.queue_declare("q", durable=True)
     channel.queue_declare("q", durable=True)
     channel.queue_declare("transient", exclusive=True)
-    reported = ask("GET", f"queues/{name}/q").json()
-    assert (reported["type"], reported["arguments"]) == ("quorum", {"x-queue-type": "quorum"})
+    shown = ask("GET", f"queues/{name}/q").json()
+    assert (shown["type"], shown["arguments"]) == ("quorum", {"x-queue-type": "quorum"})
     assert ask("GET", f"queues/{name}/transient").json()["type"] == "classic"
     different = f"inequivalent arg 'x-queue-type' for queue 'q' in vhost '{name}'"
     told_values = "received 'classic' but current is 'quorum'"

@@ -168,12 +168,12 @@ def test_everybody_on_a_stream_is_told_when_it_is_deleted(
     assert reader.code(wire.Subscribe(1, 1, script.stream, FIRST, 1, {})) == Code.OK
     assert writer.code(wire.DeclarePublisher(1, 5, "w", script.stream)) == Code.OK
     script.peer.send(wire.DeleteStream(9, script.stream))
-    reported = wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, script.stream)
+    update = wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, script.stream)
     for each in (reader, writer):
-        assert each.peer.next() == reported
+        assert each.peer.next() == update
     both = [script.peer.next(), script.peer.next()]
     assert wire.DeleteResponse(9, Code.OK) in both
-    assert reported in both
+    assert update in both
     writer.peer.send(wire.Publish(5, [(1, b"late")], []))
     assert writer.peer.next() == wire.PublishError(5, [FailedPublish(1, Code.PUBLISHER_UNKNOWN)])
     reader.peer.send(wire.Credit(1, 1))

@@ -55,9 +55,9 @@ def channel(connect: Any, vhost: str) -> Any:
 
 
 def traced(broker: Broker, vhost: str, *, on: bool = True) -> None:
-    reported = broker.ctl("trace_on" if on else "trace_off", "-p", vhost).stdout
+    printed = broker.ctl("trace_on" if on else "trace_off", "-p", vhost).stdout
     word = "enabled" if on else "disabled"
-    assert f"Trace {word} for vhost {vhost}" in reported
+    assert f"Trace {word} for vhost {vhost}" in printed
 
 
 def copies(channel: Any, count: int) -> list[tuple[str, dict[str, Any], bytes]]:

@@ -54,13 +54,13 @@ class Story:
     """Rounds in the life of a replication.
 
     Attributes:
-        reported: what happened in this round.
+        happened: in this round, in its order.
         counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
     """
 
     def __init__(self, site: FollowerSite, folder: Path, chance: random.Random) -> None:
         self.site = site
-        self.reported: list[str] = []
+        self.happened: list[str] = []
         self.counts: Counter[str] = Counter()
         self._chance = chance
         self._apps = Site(site.leader.node, "/", folder, chance.randrange(1 << 32))
@@ -81,7 +81,7 @@ class Story:
 
     def round(self, events: list[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
-        self.reported = []
+        self.happened = []
         self._doubtful = []
         self._disordered = 0
         self._work()
@@ -89,7 +89,7 @@ class Story:
         for event in events:
             self._pause(0.2, 1.2)
             self.counts[event] += 1
-            self.reported.append(event)
+            self.happened.append(event)
             EVENTS[event](self)
         self._pause(0.2, 1.0)
         self._heal_links()
@@ -259,7 +259,7 @@ class Story:
             each.node.kill9()
         for each in in_sync:
             comparison = compare(leader.data_dir, each.data_dir)
-            assert comparison.is_prefix, f"{self.reported}: {each.name} is no prefix: {comparison}"
+            assert comparison.is_prefix, f"{self.happened}: {each.name} is no prefix: {comparison}"
         self._rest()
         leader.lead(wait=False)
         for each in self.site.followers:
@@ -407,15 +407,15 @@ class Story:
         found = drain_all(leader, "/", QUEUES, keep=True)
         without_delivery_counts(found[QUORUM], self._apps.published)
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
-        assert result.balances, f"{self.reported}: {result}"
-        assert not self._apps.strangers(), self.reported
+        assert result.balances, f"{self.happened}: {result}"
+        assert not self._apps.strangers(), self.happened
         unflagged = {
             message.number
             for taken in found.values()
             for message in taken
             if message.number in account.delivered and not message.redelivered
         }
-        assert not unflagged, f"{self.reported}: {len(unflagged)} come again as if for the first time"
+        assert not unflagged, f"{self.happened}: {len(unflagged)} come again as if for the first time"
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
         self._apps.turn_page(found)
@@ -430,35 +430,35 @@ class Story:
     def _judge_sides(self, port: int) -> None:
         streamed = read_stream(port, STREAM)
         numbers = [message.number for message in streamed]
-        assert sorted(set(numbers)) == numbers, f"{self.reported}: the stream is out of order, or has doubles"
+        assert sorted(set(numbers)) == numbers, f"{self.happened}: the stream is out of order, or has doubles"
         lost = self._stream.confirmed() - set(numbers)
         assert not lost, (
-            f"{self.reported}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
+            f"{self.happened}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
         )
-        assert not (altered := self._stream.altered(streamed, is_streamed)), f"{self.reported}: {altered[:5]}"
+        assert not (altered := self._stream.altered(streamed, is_streamed)), f"{self.happened}: {altered[:5]}"
         wait_until(lambda: count(port, DYING) == 0, "all that dies", PATIENCE_S)
         buried = drain_all(self.site.leader.node, "/", [GRAVE], keep=True)[GRAVE]
-        assert not (altered := self._dying.altered(buried, is_same)), f"{self.reported}: {altered[:5]}"
+        assert not (altered := self._dying.altered(buried, is_same)), f"{self.happened}: {altered[:5]}"
         lost = self._dying.confirmed() - {message.number for message in buried}
         assert not lost, (
-            f"{self.reported}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
+            f"{self.happened}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
         )
 
     def _judge_drained(self, port: int) -> None:
-        assert count(port, IDLE) == 0, self.reported
+        assert count(port, IDLE) == 0, self.happened
         expected = [b"%d" % self._left] if self._left else []
         with self._apps.channel() as channel:
             got = iter(lambda: channel.basic_get(DRAINED)[2], None)
             found = [body if len(body) < 10 else body[:10] + b"..." for body in got]
-        assert found == expected, f"{self.reported}: {found[:5]} of {len(found)} where {expected} was left"
+        assert found == expected, f"{self.happened}: {found[:5]} of {len(found)} where {expected} was left"
 
     def _judge_definitions(self) -> None:
         leader = self.site.leader
         names = {row["name"] for row in leader.get("queues")}
-        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON, IDLE, DRAINED} | self._made, self.reported
+        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON, IDLE, DRAINED} | self._made, self.happened
         if self._made:
             policy, wanted = leader.get(f"policies/%2F/{MADE}"), self._policy()
-            assert {key: policy[key] for key in wanted} == wanted, self.reported
+            assert {key: policy[key] for key in wanted} == wanted, self.happened
 
     def _judge_divergent(self, kept: set[int]) -> None:
         """What was set aside was confirmed to nobody, or is there as well."""
@@ -468,10 +468,10 @@ class Story:
             for message in member.divergent_messages():
                 if message["queue"] in QUEUES and not message["settled"]:
                     number = shown_number(message)
-                    assert number not in confirmed or number in kept, f"{self.reported}: {message}"
+                    assert number not in confirmed or number in kept, f"{self.happened}: {message}"
                     if one := published.get(number):
                         assert is_shown(vars(one.properties), one.body, message), (
-                            f"{self.reported}: {message}"
+                            f"{self.happened}: {message}"
                         )
 
     def _start_again(self) -> None:

@@ -51,14 +51,14 @@ class Node:
         self.store = ClusterStore(settings, self.take, self.lost, former=former)
         self.keys = ClusterKeys.under(prefix)
         self.state = ClusterState(self.keys)
-        self.reported: list[tuple[int, list[Event]]] = []
+        self.heard: list[tuple[int, list[Event]]] = []
         self.changed: list[Changed] = []
         self.losses: list[str] = []
 
     def take(self, events: list[Event], revision: int) -> None:
-        assert not self.reported or revision > self.reported[-1][0]
+        assert not self.heard or revision > self.heard[-1][0]
         self.changed += self.state.apply(events, revision)
-        self.reported.append((revision, events))
+        self.heard.append((revision, events))
 
     def lost(self, reason: str) -> None:
         self.losses.append(reason)
@@ -82,7 +82,7 @@ class Node:
     def keys_now(self) -> dict[str, bytes]:
         """What the events that it was told say there is."""
         now: dict[str, bytes] = {}
-        for _, events in self.reported:
+        for _, events in self.heard:
             for event in events:
                 now.pop(event.key, None)
                 if event.value is not None:

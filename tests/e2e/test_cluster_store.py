@@ -36,7 +36,7 @@ async def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd
     async with node("a", shared_etcd.setting, "order") as a:
         before = [await a.put(f"x{number}") for number in range(5)]
         async with node("b", shared_etcd.setting, "order") as b:
-            first = b.reported[0]
+            first = b.heard[0]
             assert {event.key for event in first[1]} == {
                 a.keys.alive("a"),
                 *(f"order/x{number}" for number in range(5)),
@@ -49,11 +49,11 @@ async def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd
                 writer = chance.choice((a, b))
                 revisions.append(await writer.store.transact(StoreTransaction((), (write,))))
             await until(lambda: a.store.revision == b.store.revision == revisions[-1])
-            reported = [revision for revision, _ in b.reported[1:]]
-            assert [one for one in reported if one in revisions] == revisions
-            assert reported == sorted(set(reported))
-            assert [one for one in a.reported if one[0] in revisions] == [
-                one for one in b.reported if one[0] in revisions
+            heard = [revision for revision, _ in b.heard[1:]]
+            assert [one for one in heard if one in revisions] == revisions
+            assert heard == sorted(set(heard))
+            assert [one for one in a.heard if one[0] in revisions] == [
+                one for one in b.heard if one[0] in revisions
             ]
             there = await read(shared_etcd.setting, "order/")
             assert b.keys_now == a.keys_now
@@ -70,7 +70,7 @@ async def test_what_happens_before_a_node_is_announced_waits_until_then(shared_e
         b = Node("b", shared_etcd.setting, "waits")
         await b.store.start()
         await a.put("later")
-        assert [len(events) for _, events in b.reported] == [1]
+        assert [len(events) for _, events in b.heard] == [1]
         await b.store.announce(b.presence)
         await until(lambda: b.keys_now == a.keys_now)
         again = Presence("i1", "tcp://elsewhere:1", "", 0, "1")
@@ -90,7 +90,7 @@ async def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shar
                 revisions = [await a.put("x", encode(number)) for number in range(5)]
                 link.allow()
                 await until(partial(b.has, revisions[-1]))
-                assert [(revision, len(events)) for revision, events in b.reported[-5:]] == [
+                assert [(revision, len(events)) for revision, events in b.heard[-5:]] == [
                     (revision, 1) for revision in revisions
                 ]
             assert b.losses == []
@@ -112,8 +112,8 @@ async def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_e
             shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
             link.allow()
             await until(lambda: b.store.revision == last)
-            assert b.reported[-1][0] == last
-            assert {(event.key, event.value) for event in b.reported[-1][1]} == {
+            assert b.heard[-1][0] == last
+            assert {(event.key, event.value) for event in b.heard[-1][1]} == {
                 ("forgotten/goes", None),
                 ("forgotten/comes", b"1"),
                 ("forgotten/changes", b"2"),
@@ -276,7 +276,7 @@ async def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(ow
             await asyncio.to_thread(own_etcd.members[0].restart)
             revision = await writing
             await until(partial(b.has, revision))
-            assert b.reported[-1][1][0].value == encode(number)
+            assert b.heard[-1][1][0].value == encode(number)
         assert (a.losses, b.losses) == ([], [])
 
 

@@ -76,7 +76,7 @@ async def test_a_transaction_whose_answer_was_lost_is_done_once(
             revisions.append(await a.put("x", encode(number)))
         assert None not in revisions
         await until(lambda: b.store.revision >= (revisions[-1] or 0))
-        seen = [event for _, events in b.reported for event in events if event.key == f"{prefix}/x"]
+        seen = [event for _, events in b.heard for event in events if event.key == f"{prefix}/x"]
         assert [(event.modified, event.value) for event in seen] == [
             (revision, encode(number)) for number, revision in enumerate(revisions)
         ]

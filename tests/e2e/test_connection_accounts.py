@@ -55,7 +55,7 @@ def connections(node: LeveretProcess) -> list[tuple[str, str]]:
     return [(row["user"], row["protocol"]) for row in rows]
 
 
-def reported(node: LeveretProcess, text: str) -> None:
+def wait_refused(node: LeveretProcess, text: str) -> None:
     wait_until(lambda: text in str(status_of(node)["last_error"]), text, PATIENCE_S)
 
 
@@ -73,13 +73,13 @@ def test_a_link_ends_with_its_user_and_with_its_vhost(
 ) -> None:
     assert connections(upstream) == [("replicator", "AMQP 1-0")]
     upstream.ctl("delete_user", "replicator")
-    reported(downstream, "the upstream refuses user 'replicator' or its password")
+    wait_refused(downstream, "the upstream refuses user 'replicator' or its password")
     assert connections(upstream) == []
 
     upstream.ctl("add_schema_replication_user", "replicator", "-", input_text="secret")
     wait_until(lambda: status_of(downstream)["last_error"] is None, "a new login", PATIENCE_S)
     upstream.ctl("delete_vhost", SCHEMA_VHOST)
-    reported(downstream, f"vhost '{SCHEMA_VHOST}' does not exist")
+    wait_refused(downstream, f"vhost '{SCHEMA_VHOST}' does not exist")
     assert connections(upstream) == []
 
 
@@ -93,7 +93,7 @@ def test_limits_count_links_and_hold_for_them(upstream: LeveretProcess, downstre
     ):
         upstream.ctl(*limits)
         upstream.ctl("close_all_user_connections", "replicator", "limits")
-        reported(downstream, "connection limit (0) is reached")
+        wait_refused(downstream, "connection limit (0) is reached")
         upstream.ctl("clear_user_limits", "replicator", "all")
     upstream.ctl("clear_vhost_limits", "-p", SCHEMA_VHOST)
     wait_until(lambda: status_of(downstream)["state"] == "syncing", "a link", PATIENCE_S)

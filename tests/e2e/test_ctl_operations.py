@@ -100,13 +100,13 @@ def test_the_log_is_followed(node: LeveretProcess) -> None:
             assert follower.stdout.readline() == "Streaming logs from node leveret@here ...\n"
             seen: list[str] = []
 
-            def reported() -> bool:
+            def is_followed() -> bool:
                 # Named anew each time: the follower starts at the file's end, whenever that is.
                 node.ctl("add_vhost", f"followed-{len(seen)}")
                 seen.append(follower.stdout.readline() if follower.stdout else "")
                 return "followed-" in seen[-1]
 
-            wait_until(reported, "a followed line", PATIENCE_S)
+            wait_until(is_followed, "a followed line", PATIENCE_S)
         finally:
             follower.terminate()
 

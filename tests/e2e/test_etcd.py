@@ -247,13 +247,11 @@ async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_o
             await b.campaign()
         await until(lambda: not a.election.status()["reachable"] and a.deposed)
         assert "no keepalive of the lease in time" in a.deposed[0]
-        reported = len(b.seen)
+        before = len(b.seen)
         member.go_on()
         again = (await a.win(epoch)).epoch
         assert again > epoch
-        await until(
-            lambda: len(b.seen) > reported and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
-        )
+        await until(lambda: len(b.seen) > before and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again))
         assert a.election.status()["reachable"]
 
 

@@ -183,10 +183,10 @@ def served(member: FollowerSiteNode, end: int = 0) -> dict[str, int]:
         wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
         stats = client.stats(OUTGOING_STREAM)
         at = end or stats["committed_offset"]
-        reported = {"epoch": EPOCH_PREFIX, "mark": FINGERPRINT_PREFIX}
+        prefixes = {"epoch": EPOCH_PREFIX, "mark": FINGERPRINT_PREFIX}
         return stats | {
             name: client.query_offset(f"{prefix}{at}", OUTGOING_STREAM) or 0
-            for name, prefix in reported.items()
+            for name, prefix in prefixes.items()
         }
 
 
@@ -518,8 +518,8 @@ def test_too_few_followers_block_publishers_until_there_are_enough(tmp_path: Pat
             peer.publish(1, b"waits", routing_key="orders", properties=DURABLE)
             peer.expect(0, commands.Connection.Blocked)
             follower.follow(site.leader)
-            reported = sorted(type(frame).__name__ for _, frame in (peer.receive(), peer.receive()))
-            assert reported == ["Ack", "Unblocked"]
+            answers = sorted(type(frame).__name__ for _, frame in (peer.receive(), peer.receive()))
+            assert answers == ["Ack", "Unblocked"]
         site.wait_in_sync()
         assert site.leader.ask("GET", "health/checks/replication").is_success
         assert bodies(site.leader, "orders") == [b"before", b"waits"]

@@ -51,8 +51,8 @@ def test_nobody_publishes_to_a_queue_that_is_about_to_be_emptied(tmp_path: Path)
 
         wait_until(is_done, "the node to be back as a downstream", 60)
         node.wait_ready()
-        reported = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
-        assert len(reported["messages"]) == BEFORE
+        shown = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
+        assert len(shown["messages"]) == BEFORE
         queues = json.loads(node.ctl("list_queues", "name", "messages", "--formatter", "json").stdout)
         assert queues == [{"name": "q", "messages": sum(confirmed)}], "nothing was confirmed before"
     finally:

@@ -77,10 +77,10 @@ async def test_what_was_told_is_noted_as_told_although_an_upstream_looks_at_its_
     node.put(briefly)
     assert node.schema_state() == before
     reply = decode_reply(node.schema_request("replicator", encode_request(SyncRequest("down"))))
-    reported = node.schema_state()
+    served_state = node.schema_state()
     node.broker.apply(Delete("queues", briefly.key))
     monkeypatch.setattr(node.schema_sync, "_look_again_at_s", 0.0)
-    assert (reported, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
+    assert (served_state, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
 
 
 async def test_what_does_not_travel_is_no_reason_for_a_notice(tmp_path: Path) -> None:

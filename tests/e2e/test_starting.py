@@ -114,14 +114,14 @@ def test_the_service_manager_is_told_of_readiness_life_and_the_stop(
 ) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
     with LeveretProcess(data_dir=tmp_path / "data", environment=environment) as node:
-        reported: list[str] = []
-        while reported.count("WATCHDOG=1") < 2:
-            reported.append(service_manager.recv(4096).decode())
-        assert reported[0] == "STATUS=recovering queues"
-        assert reported[1].startswith(f"READY=1\nSTATUS=ready amqp=127.0.0.1:{node.amqp_port}")
+        notices: list[str] = []
+        while notices.count("WATCHDOG=1") < 2:
+            notices.append(service_manager.recv(4096).decode())
+        assert notices[0] == "STATUS=recovering queues"
+        assert notices[1].startswith(f"READY=1\nSTATUS=ready amqp=127.0.0.1:{node.amqp_port}")
         assert node.stop() == 0
-        while not reported[-1].startswith("STOPPING=1"):
-            reported.append(service_manager.recv(4096).decode())
+        while not notices[-1].startswith("STOPPING=1"):
+            notices.append(service_manager.recv(4096).decode())
 
 
 def test_the_log_file_is_opened_anew_on_sighup_and_holds_what_the_console_does(tmp_path: Path) -> None:

@@ -127,9 +127,9 @@ def test_a_flipped_bit_takes_its_queue_down_until_the_segment_is_restored(node: 
     octets = flip(segment, len(intact) // 2)
     node.start()
     assert_down(node, segment, octets)
-    reported = next(line for line in node.log_text().splitlines() if "queue_down" in line)
+    logged = next(line for line in node.log_text().splitlines() if "queue_down" in line)
     for part in (f"log {segment.parent}", f"segment {segment.name}", "at byte", "(offset"):
-        assert part in reported
+        assert part in logged
     node.kill9()
     segment.write_bytes(intact)
     node.start()

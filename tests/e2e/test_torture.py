@@ -80,7 +80,7 @@ def test_a_node_killed_at_any_moment_keeps_what_it_confirmed_and_nothing_it_sett
                 purge(node, site, chance.choice(QUEUES))
             found = drain_all(node, "/", QUEUES, keep=True)
             result = site.audit(found, dict.fromkeys(QUEUES, FOREVER))
-            print(f"round {round_ + 1}: {reported(result)}")
+            print(f"round {round_ + 1}: {summary(result)}")
             assert result.balances, result
             assert sum(consumer.disordered for consumer in consumers) == 0
 
@@ -126,7 +126,7 @@ def test_a_pair_whose_processes_are_killed_recovers_what_it_must_and_nothing_els
         covered = pair.covered(QUEUES)
         result = site.audit(drain_all(pair.downstream, VHOST, QUEUES, keep=False), covered)
         rested = drain_all(pair.downstream, VHOST, RESTING, keep=False)
-    print(f"round {round_ + 1}: killed {', '.join(story)}: {reported(result)}")
+    print(f"round {round_ + 1}: killed {', '.join(story)}: {summary(result)}")
     assert result.balances, result
     assert not any(rested.values()), "nothing of a queue that is drained comes back"
 
@@ -156,7 +156,7 @@ def test_a_recovery_into_a_rabbitmq_puts_each_message_there_once_whoever_is_kill
         found = drain_into_books(rabbit, QUEUES)
         rested = drain_into_books(rabbit, RESTING)
     result = site.audit(as_published(site, found), covered)
-    print(f"round {round_ + 1}: killed {', '.join(story)}; {in_doubt} in doubt: {reported(result)}")
+    print(f"round {round_ + 1}: killed {', '.join(story)}; {in_doubt} in doubt: {summary(result)}")
     assert not any(rested.values()), "nothing of a queue that is drained comes back"
     assert result.balances, result
     assert in_doubt == 0, "nobody consumes there, so what arrived is looked at"
@@ -268,7 +268,7 @@ def kill_promoting(pair: StandbyPair, chance: random.Random, promotion: Future[A
         pair.downstream.start()
 
 
-def reported(result: Audit) -> str:
+def summary(result: Audit) -> str:
     """What the books say, in a line."""
     total = result.total
     return (

@@ -17,7 +17,7 @@ import pytest
 
 from leveret.testing.sites.follower_site import FollowerSite
 from tests.e2e.follower_torture import CONFIG, EVENTS, Story
-from tests.e2e.test_torture import reported
+from tests.e2e.test_torture import summary
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 EVENTS_MIN, EVENTS_MAX = 2, 5
@@ -38,5 +38,5 @@ def test_followers_keep_everything_over_and_over(tmp_path: Path, followers: int)
                 [*EVENTS, "fail_over", "kill_leader"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
             )
             print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
-            print(reported(story.round(events)), flush=True)
+            print(summary(story.round(events)), flush=True)
     print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))

@@ -243,8 +243,8 @@ async def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path
     assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
     assert await standby.archive.list_vhosts_available() == ["kept"]
     assert await standby.delete_orphaned_data() == []
-    reported = standby.transfer.rows(["kept", "untagged"])
-    assert [each["transferred"] for each in reported] == [5, 0]
+    transferred = standby.transfer.rows(["kept", "untagged"])
+    assert [each["transferred"] for each in transferred] == [5, 0]
     await standby.keep_former_archive()
     assert row(standby)["transferred"] == 0
     assert await standby.archive.list_vhosts_available() == []

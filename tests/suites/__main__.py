@@ -52,10 +52,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs", action="store_true", help=f"put the result into {PAGE.relative_to(ROOT)}"
     )
-    reported = parser.parse_args(arguments)
-    reported.suites = [suite for suite in SUITES if reported.suite is None or suite.name in reported.suite]
-    reported.brokers = [RABBITMQ, LEVERET] if reported.broker == "both" else [reported.broker]
-    return reported
+    options = parser.parse_args(arguments)
+    options.suites = [suite for suite in SUITES if options.suite is None or suite.name in options.suite]
+    options.brokers = [RABBITMQ, LEVERET] if options.broker == "both" else [options.broker]
+    return options
 
 
 class Runner:
@@ -138,30 +138,30 @@ class Runner:
         return Certificates(own / "ca.pem", own / "server.pem", own / "server.key")
 
 
-def run_suites(reported: argparse.Namespace, record: Record, say: Say) -> list[str]:
+def run_suites(options: argparse.Namespace, record: Record, say: Say) -> list[str]:
     """Run what was asked for and keep it on disk; return what could not be run and why."""
     workshop = Workshop()
     workshop.install(say)
-    runner = Runner(workshop, record, reported.select, say)
+    runner = Runner(workshop, record, options.select, say)
     errors = []
-    for suite in reported.suites:
-        errors += runner.run(suite, reported.brokers)
-        if not reported.select:
-            record.merge_into(RECORD, suite.name, reported.brokers)
+    for suite in options.suites:
+        errors += runner.run(suite, options.brokers)
+        if not options.select:
+            record.merge_into(RECORD, suite.name, options.brokers)
     return errors
 
 
-def compared(reported: argparse.Namespace, record: Record) -> list[Comparison]:
+def compared(options: argparse.Namespace, record: Record) -> list[Comparison]:
     """Compare every wanted suite that has been run on both brokers."""
     rows = []
-    for suite in reported.suites:
+    for suite in options.suites:
         runs = record.runs.get(suite.name, {})
         if RABBITMQ in runs and LEVERET in runs:
             on_rabbitmq, on_leveret = (
                 {test: ended for test, ended in runs[broker].results.items() if test not in suite.left_out}
                 for broker in (RABBITMQ, LEVERET)
             )
-            if reported.select:  # the other broker's last run may hold the whole suite
+            if options.select:  # the other broker's last run may hold the whole suite
                 both = on_rabbitmq.keys() & on_leveret.keys()
                 on_rabbitmq, on_leveret = (
                     {test: ended for test, ended in one.items() if test in both}
@@ -173,25 +173,25 @@ def compared(reported: argparse.Namespace, record: Record) -> list[Comparison]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit status."""
-    reported = parse(arguments)
+    options = parse(arguments)
     record, errors = read_record(RECORD), []
-    if not reported.compare:
-        errors = _run_with_a_line(reported, record)
-    rows = compared(reported, record)
-    if reported.formatter == "json":
+    if not options.compare:
+        errors = _run_with_a_line(options, record)
+    rows = compared(options, record)
+    if options.formatter == "json":
         print(report.as_json(rows))
     else:
         report.print_table(rows, Console())
     for error in errors:
         print(f"not run: {error}", file=sys.stderr)
-    if reported.write_docs and not errors:
+    if options.write_docs and not errors:
         packages = Workshop().packages
         versions = {suite.name: packages[suite.package or suite.name].version for suite in SUITES}
         report.write_docs(report.markdown(rows, record, versions), PAGE)
     return 0 if not errors and all(row.met for row in rows) else 1
 
 
-def _run_with_a_line(reported: argparse.Namespace, record: Record) -> list[str]:
+def _run_with_a_line(options: argparse.Namespace, record: Record) -> list[str]:
     """Run with one line on stderr that says what is being done; in a pipe one line a step."""
     console = Console(stderr=True)
     with console.status("") as status:
@@ -203,7 +203,7 @@ def _run_with_a_line(reported: argparse.Namespace, record: Record) -> list[str]:
                 print(text, file=sys.stderr)
 
         try:
-            return run_suites(reported, record, say)
+            return run_suites(options, record, say)
         except (FetchError, LockError) as error:
             return [str(error)]
 

@@ -43,12 +43,12 @@ class Record:
 
     def write(self, target: Path) -> None:
         """Write the record down whole, or leave the old one."""
-        reported = {
+        document = {
             suite: {broker: asdict(run) for broker, run in by_broker.items()}
             for suite, by_broker in self.runs.items()
         }
         new = target.with_suffix(".new")
-        new.write_text(json.dumps(reported, indent=1) + "\n")
+        new.write_text(json.dumps(document, indent=1) + "\n")
         new.replace(target)
 
 
@@ -56,14 +56,14 @@ def read_record(source: Path) -> Record:
     """Read what `Record.write` wrote; without a file nothing has been run."""
     if not source.exists():
         return Record()
-    reported = json.loads(source.read_text())
+    document = json.loads(source.read_text())
     return Record(
-        {suite: {broker: _run(run) for broker, run in runs.items()} for suite, runs in reported.items()}
+        {suite: {broker: _run(run) for broker, run in runs.items()} for suite, runs in document.items()}
     )
 
 
-def _run(reported: dict[str, object]) -> SuiteRun:
-    results = reported["results"]
+def _run(row: dict[str, object]) -> SuiteRun:
+    results = row["results"]
     assert isinstance(results, dict)
     ended = {test: Ended(**one) for test, one in results.items()}
-    return SuiteRun(str(reported["ended_at"]), str(reported["version"]), ended)
+    return SuiteRun(str(row["ended_at"]), str(row["version"]), ended)

@@ -12,11 +12,11 @@ from bench.workers import ROOT
 
 def test_without_arguments_everything_is_measured_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lavinmq, "available", lambda: "none here")
-    reported = parse([])
-    assert reported.rows == ROW_NAMES
-    assert reported.brokers == ["leveret", "rabbitmq"]
-    assert settings_of(reported).backlog == 1_000_000
-    assert settings_of(reported).large_backlog == 5_000_000
+    options = parse([])
+    assert options.rows == ROW_NAMES
+    assert options.brokers == ["leveret", "rabbitmq"]
+    assert settings_of(options).backlog == 1_000_000
+    assert settings_of(options).large_backlog == 5_000_000
 
 
 def test_what_is_given_wins_over_quick() -> None:
@@ -53,9 +53,9 @@ def test_only_a_run_with_the_rows_of_the_plot_gets_into_the_docs(
     if rows is not None:
         report.write_json({"settings": {"quick": quick}, "rows": [{"name": name} for name in rows]}, RECORD)
     assert main(["--write-docs"]) == 1
-    reported = capsys.readouterr().err
-    assert reason in reported
-    assert "run `python -m bench --rows plot`, or all rows, first" in reported
+    printed = capsys.readouterr().err
+    assert reason in printed
+    assert "run `python -m bench --rows plot`, or all rows, first" in printed
 
 
 def test_a_run_gets_into_the_docs_with_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,9 +87,9 @@ def test_the_rows_of_the_plot_can_be_named_together_beside_others() -> None:
 
 
 def test_paired_with_another_checkout_only_leveret_runs() -> None:
-    reported = parse(["--paired", str(ROOT)])
-    assert reported.brokers == ["leveret"]
-    assert reported.before.sources == ROOT / "src"
+    options = parse(["--paired", str(ROOT)])
+    assert options.brokers == ["leveret"]
+    assert options.before.sources == ROOT / "src"
 
 
 def test_paired_with_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

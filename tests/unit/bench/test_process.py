@@ -21,8 +21,8 @@ def test_samples_are_some_time_apart_and_the_last_one_is_always_kept(monkeypatch
 
 
 def test_a_failure_ends_the_process_with_its_role_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(reported: dict[str, object]) -> process.Result:
-        raise LoadError(f"nothing on port {reported['port']}")
+    def fail(wanted: dict[str, object]) -> process.Result:
+        raise LoadError(f"nothing on port {wanted['port']}")
 
     monkeypatch.setattr("sys.argv", ["bench.load", '{"role": "publish", "port": 7}'])
     with pytest.raises(SystemExit, match=r"^publish: nothing on port 7$"):

@@ -31,7 +31,7 @@ def log(**settings: str) -> LogSettings:
     return load(None, {name.replace("_", "."): value for name, value in settings.items()}).log
 
 
-def reported(tmp_path: Path, **settings: str) -> set[tuple[str, str]]:
+def levels_written(tmp_path: Path, **settings: str) -> set[tuple[str, str]]:
     """Which levels of which loggers get to the file."""
     Logs(log(log_console="false", log_file="l", **settings), tmp_path)
     for name in (CONNECTION, OTHER):
@@ -62,7 +62,7 @@ def test_an_event_passes_its_categorys_level_and_its_outputs(
 ) -> None:
     expected = {(CONNECTION, level) for level in from_level(connection)}
     expected |= {(OTHER, level) for level in from_level(other)}
-    assert reported(tmp_path, **settings) == expected
+    assert levels_written(tmp_path, **settings) == expected
 
 
 @pytest.mark.parametrize("name", [each for names in CATEGORIES.values() for each in names])

@@ -94,9 +94,9 @@ def test_a_flag_that_is_malformed_ends_with_one_line_that_names_it(flag: str, te
 
 
 def test_the_help_of_serve_tells_its_options() -> None:
-    reported = serve("serve", "--help").stdout
+    help_text = serve("serve", "--help").stdout
     assert all(
-        option in reported
+        option in help_text
         for option in ("--data-dir", "--config", "--set", "--print-config", "--follow", "SIGHUP")
     )
 

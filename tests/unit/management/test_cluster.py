@@ -311,8 +311,8 @@ def test_synchronising_is_the_leaders_and_tells_nobody_of_a_queue_without_mirror
     for action in ("sync", "cancel_sync"):
         assert client.post("/api/queues/%2F/q/actions", action=action).status_code == 204
         assert client.post("/api/queues/%2F/plain/actions", action=action).status_code == 204
-    reported = [each for each in trio.clusters[B].calls if each[0] != "ask"]
-    assert reported == [("sync", "/", "q"), ("cancel_sync", "/", "q")]
+    synced = [each for each in trio.clusters[B].calls if each[0] != "ask"]
+    assert synced == [("sync", "/", "q"), ("cancel_sync", "/", "q")]
     assert client.post("/api/queues/%2F/q/actions", action="other").status_code == 400
     # This path, of Leveret's own, says why nothing came of it.
     assert client.request("POST", "/api/cluster/sync/%2F/q").status_code == 202
@@ -387,8 +387,8 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
     trio.get(A, f"{paths}/status")
     trio.get(A, f"{paths}/status/{C}")
     # Who follows tells how, in the metrics too.
-    reported = [trio.at(name).get("/metrics").text for name in (A, B)]
-    assert ["leveret_schema_sync_state{" in text for text in reported] == [False, True]
+    metrics = [trio.at(name).get("/metrics").text for name in (A, B)]
+    assert ["leveret_schema_sync_state{" in text for text in metrics] == [False, True]
     trio.get(C, "/api/replication/schema/history")
     assert trio.asked(A) == [
         (B, "/api/replication/schema/sync"),

@@ -257,10 +257,10 @@ def test_the_dialect_is_rabbitmqs(text: str, name: str, found: bool) -> None:
     "text", ["(", "*", "[a", "a{2,1}", "(?P<x>", r"\x{100}", r"\u0041", "(*COMMIT)a", "(?R)?a"]
 )
 def test_what_is_no_pattern_is_told_with_its_place(text: str) -> None:
-    with pytest.raises(PatternError) as reported:
+    with pytest.raises(PatternError) as refused:
         compiled(text)
-    assert reported.value.reason
-    assert reported.value.position >= 0
+    assert refused.value.reason
+    assert refused.value.position >= 0
 
 
 def test_a_pattern_that_is_too_long_is_refused() -> None:

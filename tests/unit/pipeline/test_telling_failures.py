@@ -43,18 +43,18 @@ def test_why_it_failed_is_told_although_the_log_cannot_be_written(log: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("error", "reported"),
+    ("error", "sentence"),
     [
         ("StorageError('the archive is damaged')", "the archive is damaged"),
         ("msgspec.DecodeError('no JSON')", "the job on standard input is malformed: no JSON"),
         ("OSError(13, 'Permission denied', 'the/archive')", "the/archive: Permission denied"),
     ],
 )
-def test_whatever_fails_is_told_in_a_sentence_and_ends_with_a_status(error: str, reported: str) -> None:
+def test_whatever_fails_is_told_in_a_sentence_and_ends_with_a_status(error: str, sentence: str) -> None:
     argv = [sys.executable, "-c", _FAILING.format(error=error)]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     event = msgspec.json.decode(done.stdout)
-    assert (event["event"], event["error"][: len(reported)], done.returncode) == ("failed", reported, 1)
+    assert (event["event"], event["error"][: len(sentence)], done.returncode) == ("failed", sentence, 1)
 
 
 @pytest.mark.parametrize(("task", "left"), [("set_aside", ["former/7/data/file"]), ("delete", [])])

@@ -111,9 +111,9 @@ def test_a_segment_of_another_log_is_told(tmp_path: Path, index: int, with_messa
     filled(tmp_path / "one", [90] * 6).close()
     filled(tmp_path / "two", [90] * 6, "queues/0000000000000008").close()
     shutil.copy(sealed(tmp_path / "two")[index], sealed(tmp_path / "one")[index])
-    reported = f"this segment belongs to log queues/0000000000000008, and is in the directory of log {NAME}"
-    assert reported in found_at_start(tmp_path / "one", with_messages=with_messages)
-    assert reported in found_by_scrub(tmp_path / "one")
+    fault = f"this segment belongs to log queues/0000000000000008, and is in the directory of log {NAME}"
+    assert fault in found_at_start(tmp_path / "one", with_messages=with_messages)
+    assert fault in found_by_scrub(tmp_path / "one")
 
 
 def test_a_segment_that_follows_another_chunk_is_told(tmp_path: Path) -> None:

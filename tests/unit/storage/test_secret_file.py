@@ -139,7 +139,7 @@ def test_one_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "reported"),
+    ("octets", "fault"),
     [
         (b"", "has 0 characters, and 32 are the least"),
         (TEXT[:31], "has 31 characters"),
@@ -147,9 +147,9 @@ def test_one_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
         (b"x" * 5000, "longer than 4096 octets"),
     ],
 )
-def test_one_of_the_wrong_length_is_refused(tmp_path: Path, octets: bytes, reported: str) -> None:
+def test_one_of_the_wrong_length_is_refused(tmp_path: Path, octets: bytes, fault: str) -> None:
     put(tmp_path, octets)
-    with pytest.raises(SecretError, match=rf"{reported}.*copy \.replication_secret from the leader"):
+    with pytest.raises(SecretError, match=rf"{fault}.*copy \.replication_secret from the leader"):
         read(tmp_path)
 
 

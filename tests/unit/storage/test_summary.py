@@ -26,7 +26,7 @@ from leveret.wire.chunk import (
 )
 from tests.unit.storage.logs import append, append_often, contents, files, make, scratch, segments
 
-Reported = tuple[Header, bytes, bytes]
+ReadChunk = tuple[Header, bytes, bytes]
 SEQUENCE = encode_trailer(encode_attribute(0, b"publisher", 7))
 TRAILERS = [
     b"",
@@ -58,8 +58,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
     made.close()
 
 
-def reported(directory: Path, **more: Any) -> tuple[Log, list[Reported]]:
-    found: list[Reported] = []
+def opened_with_chunks(directory: Path, **more: Any) -> tuple[Log, list[ReadChunk]]:
+    found: list[ReadChunk] = []
 
     def on_chunk(chunk: Chunk) -> None:
         found.append((chunk.header, bytes(chunk.data), bytes(chunk.trailer)))
@@ -80,7 +80,7 @@ def said(trailer: bytes) -> set[int]:
     return {kind for kind, _, _ in decode_trailer(trailer)}
 
 
-def last_numbers(chunks: list[Reported]) -> list[tuple[bytes, int]]:
+def last_numbers(chunks: list[ReadChunk]) -> list[tuple[bytes, int]]:
     """The last number of each publisher, in the order in which they were last there."""
     last: dict[bytes, int] = {}
     for _, _, trailer in chunks:
@@ -111,12 +111,12 @@ def test_opened_by_summaries_a_log_is_the_same_and_tells_all_that_is_notable(
             if data.draw(st.booleans()):
                 summarise(path)
         log.close()
-        whole, everything = reported(directory)
+        whole, everything = opened_with_chunks(directory)
         expected = shape(whole)
         whole.close()
         # The first opening without messages writes the summaries that are missing, the second reads all of them.
         for _ in range(2):
-            again, found = reported(directory, with_messages=False)
+            again, found = opened_with_chunks(directory, with_messages=False)
             assert shape(again) == expected
             newest = [chunk for chunk in everything if chunk[0].type == ChunkType.USER][-1:]
             for header, octets, trailer in everything:
@@ -134,7 +134,7 @@ def test_opened_by_summaries_a_log_is_the_same_and_tells_all_that_is_notable(
 
 
 def test_messages_in_a_summarised_segment_are_not_read_at_start(log: Log) -> None:
-    _, found = reported(log.directory, with_messages=False)
+    _, found = opened_with_chunks(log.directory, with_messages=False)
     assert [(header.chunk_id, len(data)) for header, data, _ in found] == [(1, 0), (3, 0), (4, 10)]
 
 
@@ -143,11 +143,11 @@ def test_damage_that_a_start_did_not_see_is_found_by_the_read(log: Log) -> None:
     octets = bytearray(oldest.read_bytes())
     octets[100] ^= 1
     oldest.write_bytes(octets)
-    opened, _ = reported(log.directory, with_messages=False)
+    opened, _ = opened_with_chunks(log.directory, with_messages=False)
     with pytest.raises(Corrupt, match="CRC of its data"):
         contents(opened)
     with pytest.raises(Corrupt, match="CRC of its data"):
-        reported(log.directory)
+        opened_with_chunks(log.directory)
 
 
 @pytest.mark.parametrize("octets", [b"", b"abcd", b"abcdefgh" * 20])
@@ -155,7 +155,7 @@ def test_a_summary_that_is_none_is_ignored_and_made_again(log: Log, octets: byte
     (first, _) = (path for path in segments(log.directory) if is_summary(path))
     good = first.read_bytes()
     first.write_bytes(octets)
-    _, found = reported(log.directory, with_messages=False)
+    _, found = opened_with_chunks(log.directory, with_messages=False)
     assert [(header.chunk_id, len(data)) for header, data, _ in found][:2] == [(0, 150), (1, 150)]
     assert first.read_bytes() == good
 
@@ -167,7 +167,7 @@ def test_a_flipped_bit_in_any_octet_of_a_summary_makes_it_none(log: Log) -> None
         octets = bytearray(good)
         octets[at] ^= 1 << at % 8
         first.write_bytes(octets)
-        opened, found = reported(log.directory, with_messages=False)
+        opened, found = opened_with_chunks(log.directory, with_messages=False)
         assert found[0][1] != b""
         assert first.read_bytes() == good
         opened.close()
@@ -177,7 +177,7 @@ def test_a_summary_of_a_segment_that_was_cut_is_ignored_and_the_cut_is_damage(lo
     oldest = segments(log.directory)[0]
     oldest.write_bytes(oldest.read_bytes()[:-1])
     with pytest.raises(Corrupt, match="the file ends"):
-        reported(log.directory, with_messages=False)
+        opened_with_chunks(log.directory, with_messages=False)
 
 
 def test_a_segment_that_was_cut_and_grew_to_its_size_again_has_no_summary_of_what_was_cut_off(
@@ -189,8 +189,8 @@ def test_a_segment_that_was_cut_and_grew_to_its_size_again_has_no_summary_of_wha
         cut.append(ChunkType.USER, 1, 1, bytes(size), 5_000)
     cut.sync()
     cut.close()
-    whole, everything = reported(log.directory)
-    again, found = reported(log.directory, with_messages=False)
+    whole, everything = opened_with_chunks(log.directory)
+    again, found = opened_with_chunks(log.directory, with_messages=False)
     assert {header for header, _, _ in found} <= {header for header, _, _ in everything}
     assert shape(again) == shape(whole)
     whole.close()
@@ -198,7 +198,7 @@ def test_a_segment_that_was_cut_and_grew_to_its_size_again_has_no_summary_of_wha
 
 
 def test_summaries_go_with_their_segments(log: Log) -> None:
-    opened, _ = reported(log.directory, with_messages=False)
+    opened, _ = opened_with_chunks(log.directory, with_messages=False)
     assert opened.drop_before(2) == 1
     assert [path.name[:20] for path in segments(log.directory) if is_summary(path)] == [f"{2:020}"]
     opened.delete()
@@ -210,7 +210,7 @@ def test_a_summary_whose_segment_went_first_is_removed_at_the_next_start(log: Lo
     stray = [log.directory / f"{99:020}.summary", log.directory / f"{0:020}.summary.new"]
     for path in stray:
         path.write_bytes(b"x")
-    opened, _ = reported(log.directory, with_messages=False)
+    opened, _ = opened_with_chunks(log.directory, with_messages=False)
     assert files(log.directory) == kept
     stray[0].write_bytes(b"x")
     opened.delete()
@@ -280,7 +280,7 @@ def test_a_newest_segment_that_went_missing_is_told_from_one_that_never_was(
         kept.pop(summary_path(newest).name, None)
         summary_path(newest).unlink(missing_ok=True)
         with pytest.raises(Corrupt, match="the segment is missing") as caught:
-            reported(log.directory, with_messages=with_messages)
+            opened_with_chunks(log.directory, with_messages=with_messages)
         assert (caught.value.offset, caught.value.segment) == (6 - 2 * gone, f"{6 - 2 * gone:020}.segment")
         assert files(log.directory) == kept
 

@@ -27,9 +27,9 @@ def test_in_a_pipe_the_table_is_columns_and_every_difference_follows() -> None:
 
 
 def test_the_json_holds_what_the_table_holds() -> None:
-    (reported,) = json.loads(report.as_json([ROW]))
-    assert (reported["suite"], reported["tests"], reported["met"]) == ("kombu", 2, False)
-    assert reported["differences"][0]["test"] == "b"
+    (row,) = json.loads(report.as_json([ROW]))
+    assert (row["suite"], row["tests"], row["met"]) == ("kombu", 2, False)
+    assert row["differences"][0]["test"] == "b"
 
 
 def test_the_documentation_names_versions_and_the_day() -> None:

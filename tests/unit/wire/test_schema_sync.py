@@ -135,9 +135,9 @@ def test_a_message_that_is_nested_without_end_is_refused(levels: int) -> None:
     with pytest.raises(SchemaSyncError, match="schema sync request: nested more than 100 levels"):
         decode_request(message(b"Q", {"cluster": "c", "more": deep}))
     entity = {"name": "p", "value": deep}
-    reported = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
+    parts = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
     with pytest.raises(SchemaSyncError, match=r"schema sync reply: .*nested more than 100 levels"):
-        decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": reported}))
+        decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": parts}))
 
 
 def test_a_reply_is_far_larger_than_a_part_before_it_is_refused_at_either_end() -> None:

@@ -115,7 +115,7 @@ def test_where_other_nodes_find_this_one_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "reported"),
+    ("lines", "reason"),
     [
         (
             {"cluster.etcd.endpoints": "none"},
@@ -134,10 +134,10 @@ def test_where_other_nodes_find_this_one_is_read() -> None:
         ({"cluster.etcd.lease_ttl": "1500ms"}, "cluster.etcd.lease_ttl is not a whole number of seconds"),
     ],
 )
-def test_a_member_of_a_cluster_does_not_contradict_itself(lines: dict[str, str], reported: str) -> None:
+def test_a_member_of_a_cluster_does_not_contradict_itself(lines: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         cluster(**(MEMBER | lines))
-    assert f"--set: {reported}" in str(refused.value)
+    assert f"--set: {reason}" in str(refused.value)
 
 
 def test_who_is_in_no_cluster_may_have_what_a_member_may_not() -> None:

@@ -143,9 +143,9 @@ def test_etcd_may_make_a_node_the_leader_so_others_must_find_it(tmp_path: Path) 
     path = conf(tmp_path, "cluster.etcd.endpoints = http://root:s3cret@10.0.0.8\n")
     with pytest.raises(
         ConfigError, match=r"leveret\.conf:1: cluster\.etcd\.endpoints .*: set replication\.bind"
-    ) as reported:
+    ) as failure:
         load(path)
-    assert "s3cret" not in str(reported.value)
+    assert "s3cret" not in str(failure.value)
     for anywhere in ("0.0.0.0", "::"):
         with pytest.raises(
             ConfigError, match=rf"replication\.bind = {anywhere} .*: set replication\.advertised_uri$"

@@ -21,8 +21,8 @@ def test_the_newest_are_logged() -> None:
     epochs = ChunkEpochs()
     for epoch in range(1, EPOCHS_MAX + 3):
         epochs.appended(epoch, 10 * epoch)
-    reported = list(epochs.before(EPOCHS_MAX + 2))
-    assert (len(reported), reported[0], reported[-1]) == (
+    found = list(epochs.before(EPOCHS_MAX + 2))
+    assert (len(found), found[0], found[-1]) == (
         EPOCHS_MAX,
         (2, 20),
         (EPOCHS_MAX + 1, 10 * (EPOCHS_MAX + 1)),

@@ -19,7 +19,7 @@ def test_without_arguments_and_policies_there_are_no_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "field", "value", "reported"),
+    ("key", "field", "value", "expected"),
     [
         ("message-ttl", "message_ttl_ms", 0, 0),
         ("expires", "expires_ms", 5, 5),
@@ -35,10 +35,10 @@ def test_without_arguments_and_policies_there_are_no_limits() -> None:
     ],
 )
 def test_a_setting_comes_from_an_argument_or_a_policy(
-    key: str, field: str, value: Any, reported: Any
+    key: str, field: str, value: Any, expected: Any
 ) -> None:
     for argument, policy in ((value, None), (None, value)):
-        assert getattr(settings("classic", argument, policy, key), field) == reported
+        assert getattr(settings("classic", argument, policy, key), field) == expected
 
 
 @pytest.mark.parametrize(

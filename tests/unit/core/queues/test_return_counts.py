@@ -21,25 +21,25 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=30))
 def test_what_the_log_says_is_what_is_known_but_for_a_sixteenth(steps: list[tuple[str, int, int]]) -> None:
-    known, reported = ReturnCounts(), ReturnCounts()
+    known, by_log = ReturnCounts(), ReturnCounts()
     for what, offset, amount in [*steps, ("log", 0, 0)]:
         if what == "return":
             for _ in range(amount):
                 known.add(offset, offset + 1)
         elif what == "settle":
             known.forget(offset, offset + amount)
-            reported.forget(offset, offset + amount)
+            by_log.forget(offset, offset + amount)
         elif what == "segment":
             # What was before it may go.
             known.log_again()
-            reported = ReturnCounts()
+            by_log = ReturnCounts()
         while ranges := known.unlogged if what == "log" else []:
             for each in ranges:
-                reported.found(each)
+                by_log.found(each)
             known.logged(ranges)
     for offset in range(50):
-        assert known.of(offset) * 15 / 16 <= reported.of(offset) <= known.of(offset)
-        assert reported.of(offset) == known.of(offset) or known.of(offset) > 31
+        assert known.of(offset) * 15 / 16 <= by_log.of(offset) <= known.of(offset)
+        assert by_log.of(offset) == known.of(offset) or known.of(offset) > 31
 
 
 def test_a_message_that_comes_back_for_ever_is_rarely_logged() -> None:

@@ -10,12 +10,12 @@ class Subscriber:
     """A member that notes what it is told, and steps down when it is asked to unless it is slow."""
 
     def __init__(self, group: ConsumerGroup | None = None, *, slow: bool = False) -> None:
-        self.reported: list[bool] = []
+        self.heard: list[bool] = []
         self.group = group
         self.slow = slow
 
     def activate(self, active: bool) -> None:
-        self.reported.append(active)
+        self.heard.append(active)
         if not active and not self.slow and self.group is not None:
             self.group.stepped_down(self)
 
@@ -24,7 +24,7 @@ class Subscriber:
 
     @property
     def reads(self) -> bool:
-        return bool(self.reported) and self.reported[-1]
+        return bool(self.heard) and self.heard[-1]
 
 
 def test_the_first_reads_and_when_it_goes_the_next_does() -> None:
@@ -32,21 +32,21 @@ def test_the_first_reads_and_when_it_goes_the_next_does() -> None:
     first, second, third = Subscriber(), Subscriber(), Subscriber()
     for member in (first, second, third):
         group.join(member)
-    assert (first.reported, second.reported, third.reported) == ([True], [], [])
+    assert (first.heard, second.heard, third.heard) == ([True], [], [])
     group.leave(second)
     group.leave(first)
-    assert (second.reported, third.reported) == ([], [True])
+    assert (second.heard, third.heard) == ([], [True])
 
 
 def test_on_a_partition_the_turn_goes_by_its_number() -> None:
     group = ConsumerGroup(partition=1)
     first, second = Subscriber(group), Subscriber(group)
     group.join(first)
-    assert first.reported == [True]
+    assert first.heard == [True]
     group.join(second)
-    assert (first.reported, second.reported) == ([True, False], [True])
+    assert (first.heard, second.heard) == ([True, False], [True])
     group.leave(second)
-    assert first.reported == [True, False, True]
+    assert first.heard == [True, False, True]
 
 
 def test_nobody_reads_until_the_one_that_did_has_stopped() -> None:
@@ -54,9 +54,9 @@ def test_nobody_reads_until_the_one_that_did_has_stopped() -> None:
     first, second = Subscriber(group, slow=True), Subscriber(group)
     group.join(first)
     group.join(second)
-    assert (first.reported, second.reported) == ([True, False], [])
+    assert (first.heard, second.heard) == ([True, False], [])
     group.stepped_down(first)
-    assert second.reported == [True]
+    assert second.heard == [True]
 
 
 def test_one_that_goes_instead_of_stopping_lets_the_next_read() -> None:
@@ -65,7 +65,7 @@ def test_one_that_goes_instead_of_stopping_lets_the_next_read() -> None:
     group.join(first)
     group.join(second)
     group.leave(first)
-    assert second.reported == [True]
+    assert second.heard == [True]
 
 
 def test_groups_are_apart_and_end_with_their_last_member() -> None:

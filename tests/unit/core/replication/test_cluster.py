@@ -62,7 +62,7 @@ def gone(entity: definitions.AnyEntity, modified: int = 1) -> Event:
     return Event(write.key, None, modified)
 
 
-def reported(state: ClusterState, *events: Event, revision: int = 1) -> list[Changed]:
+def changes_by(state: ClusterState, *events: Event, revision: int = 1) -> list[Changed]:
     return state.apply(events, revision)
 
 
@@ -98,7 +98,7 @@ class TestKeys:
     def test_of_others_do_not_matter(self, key: str) -> None:
         assert KEYS.parse(key) is None
         state = ClusterState(KEYS)
-        assert reported(state, Event(key, b"\xff", 1)) == []
+        assert changes_by(state, Event(key, b"\xff", 1)) == []
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_every_kind_of_entity_have_room(self, kind: str) -> None:
@@ -110,7 +110,7 @@ class TestState:
     def test_knows_nodes_and_who_of_them_runs(self) -> None:
         state = ClusterState(KEYS)
         later, first = MemberRecord("a", "n1", 20), MemberRecord("b", "n2", 10)
-        changed = reported(
+        changed = changes_by(
             state,
             Event(KEYS.cluster, encode("c1"), 2),
             Event(KEYS.member("a"), encode(later), 2),
@@ -123,8 +123,8 @@ class TestState:
         assert state.alive == {"a": PRESENCE}
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 3)
 
-        assert reported(state, Event(KEYS.alive("a"), None, 4), revision=4) == [AliveChanged("a", None)]
-        assert reported(state, Event(KEYS.member("a"), None, 5), revision=5) == [MemberChanged("a", None)]
+        assert changes_by(state, Event(KEYS.alive("a"), None, 4), revision=4) == [AliveChanged("a", None)]
+        assert changes_by(state, Event(KEYS.member("a"), None, 5), revision=5) == [MemberChanged("a", None)]
         assert (state.alive, state.names) == ({}, ["b"])
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 0)
 
@@ -134,18 +134,18 @@ class TestState:
         state.apply(differences({}, {KEYS.alive("a"): StoredValue(presence, 6, 1, 4)}, 6), 6)
         assert (state.begun_since(3), state.begun_since(4)) == ({"a"}, set())
         # It announces something, in the same run; then it ends, and another run begins.
-        reported(state, Event(KEYS.alive("a"), presence, 7, created=4), revision=7)
+        changes_by(state, Event(KEYS.alive("a"), presence, 7, created=4), revision=7)
         assert (state.begun_since(3), state.begun_since(4)) == ({"a"}, set())
-        reported(state, Event(KEYS.alive("a"), None, 8), revision=8)
+        changes_by(state, Event(KEYS.alive("a"), None, 8), revision=8)
         assert state.begun_since(0) == set()
-        reported(state, Event(KEYS.alive("a"), presence, 9, created=9), revision=9)
+        changes_by(state, Event(KEYS.alive("a"), presence, 9, created=9), revision=9)
         assert (state.begun_since(8), state.begun_since(9)) == ({"a"}, set())
 
     def test_knows_who_has_the_definitions_lock_and_who_wants_it(self) -> None:
         state = ClusterState(KEYS)
 
         def after(revision: int, *events: Event) -> tuple[str | None, int, frozenset[str]]:
-            assert reported(state, *events, revision=revision) == []
+            assert changes_by(state, *events, revision=revision) == []
             return state.definitions_lock, state.definitions_lock_modified, state.definitions_lock_wanted
 
         taken = Event(KEYS.definitions_lock, encode("a"), 2)
@@ -160,30 +160,30 @@ class TestState:
         state = ClusterState(KEYS)
         write = placement_write(KEYS, ("/", "q"), PLACEMENT)
         assert isinstance(write, PutKey)
-        assert reported(state, Event(write.key, write.value, 9), revision=9) == [
+        assert changes_by(state, Event(write.key, write.value, 9), revision=9) == [
             PlacementChanged(("/", "q"), PLACEMENT)
         ]
         assert state.placements == {("/", "q"): StoredPlacement(PLACEMENT, 9)}
         assert state.unchanged(write.key) == Unchanged(write.key, 9)
         removed = placement_write(KEYS, ("/", "q"), None)
         event = Event(removed.key, None, 10)
-        assert reported(state, event, revision=10) == [PlacementChanged(("/", "q"), None)]
-        assert reported(state, event, revision=11) == []
+        assert changes_by(state, event, revision=10) == [PlacementChanged(("/", "q"), None)]
+        assert changes_by(state, event, revision=11) == []
         assert state.unchanged(write.key) == Unchanged(write.key, 0)
 
     def test_knows_the_highest_epoch(self) -> None:
         state = ClusterState(KEYS)
-        reported(state, Event(KEYS.epoch, encode(41), 2), revision=2)
+        changes_by(state, Event(KEYS.epoch, encode(41), 2), revision=2)
         assert state.epoch == 41
-        reported(state, Event(KEYS.epoch, None, 3), revision=3)
+        changes_by(state, Event(KEYS.epoch, None, 3), revision=3)
         assert state.epoch == 0
 
     def test_knows_what_was_decided_on_schema_replication(self) -> None:
         state = ClusterState(KEYS)
         decided = SchemaDecided(enabled=False, operating_mode=OperatingMode.UPSTREAM)
-        found = reported(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
+        found = changes_by(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
         assert (found, state.schema_sync) == ([SchemaSyncDecided(decided)], decided)
-        assert reported(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]
+        assert changes_by(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]
         assert state.schema_sync is None
 
     @given(st.permutations(ENTITIES))
@@ -191,11 +191,11 @@ class TestState:
         self, shuffled: list[definitions.AnyEntity]
     ) -> None:
         order = list(KINDS)
-        changed = reported(ClusterState(KEYS), *map(put, shuffled))
+        changed = changes_by(ClusterState(KEYS), *map(put, shuffled))
         kinds = [change.entity.kind for change in _changes(changed) if isinstance(change, definitions.Put)]
         assert len(kinds) == len(ENTITIES)
         assert kinds == sorted(kinds, key=order.index)
-        changed = reported(ClusterState(KEYS), *map(gone, shuffled))
+        changed = changes_by(ClusterState(KEYS), *map(gone, shuffled))
         kinds = [change.kind for change in _changes(changed) if isinstance(change, definitions.Delete)]
         assert len(kinds) == len(ENTITIES)
         assert kinds == sorted(kinds, key=order.index, reverse=True)
@@ -205,7 +205,7 @@ class TestState:
         queue = Queue(vhost="/", name="r", epoch=9)
         place = placement_write(KEYS, ("/", "r"), PLACEMENT)
         assert isinstance(place, PutKey)
-        changed = reported(state, Event(place.key, place.value, 1), put(queue), gone(ENTITIES[4]))
+        changed = changes_by(state, Event(place.key, place.value, 1), put(queue), gone(ENTITIES[4]))
         assert changed == [
             DefinitionChanged(definitions.Delete("queues", ("/", "q"))),
             DefinitionChanged(definitions.Put(queue)),
@@ -231,16 +231,16 @@ class TestState:
     ) -> None:
         state = ClusterState(KEYS)
         with pytest.raises(UnreadableState) as failure:
-            reported(state, Event(KEYS.epoch, encode(4), 2), Event(key, value, 2), revision=2)
+            changes_by(state, Event(KEYS.epoch, encode(4), 2), Event(key, value, 2), revision=2)
         assert f"etcd's key {key} has a value that no node" in str(failure.value)
         assert "cluster.etcd.prefix" in str(failure.value)
         assert (state.epoch, state.revision) == (0, 0)
 
     def test_takes_no_events_twice_and_none_late(self) -> None:
         state = ClusterState(KEYS)
-        reported(state, revision=5)
+        changes_by(state, revision=5)
         with pytest.raises(ValueError, match="revision 4 came after those of 5"):
-            reported(state, revision=4)
+            changes_by(state, revision=4)
 
     def test_does_not_know_what_wrote_a_definition(self) -> None:
         with pytest.raises(ValueError, match="is not known"):
@@ -249,7 +249,7 @@ class TestState:
     def test_takes_values_of_a_later_version_that_say_more(self) -> None:
         state = ClusterState(KEYS)
         value = msgspec.json.encode({**msgspec.to_builtins(PRESENCE), "new": 1})
-        assert reported(state, Event(KEYS.alive("a"), value, 1)) == [AliveChanged("a", PRESENCE)]
+        assert changes_by(state, Event(KEYS.alive("a"), value, 1)) == [AliveChanged("a", PRESENCE)]
 
 
 def _changes(changed: list[Changed]) -> list[definitions.Change]:

@@ -113,7 +113,7 @@ class Follower:
     quarantine: list[bytes] = field(default_factory=list)
     deleted: list[bytes] = field(default_factory=list)
     probes: int = 0
-    reported: int = 0
+    answered: int = 0
 
     def held(self, path: str) -> Held:
         log = self.logs[path]
@@ -166,7 +166,7 @@ def run(join: Join, leader: Leader, follower: Follower, meanwhile: Sequence[str]
             happen(leader, probe.path, happenings.pop(0))
         answer = follower.headers(probe)
         follower.probes += 1
-        follower.reported += len(answer)
+        follower.answered += len(answer)
         todo += take(join.probed(probe.path, answer), leader, follower, taken)
     assert not join.is_probing
     take(join.rest(), leader, follower, taken)
@@ -264,7 +264,7 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
     if ours.tells and not gap_before and not meanwhile:
         assert follower.quarantine == missing
     # And the price is what diverged.
-    assert follower.reported <= 2 * len(missing) + join_module.PROBE_CHUNKS_MIN or meanwhile
+    assert follower.answered <= 2 * len(missing) + join_module.PROBE_CHUNKS_MIN or meanwhile
 
 
 @given(history=histories(), is_clean=st.booleans())
@@ -362,7 +362,7 @@ def test_a_former_leaders_tail_is_cut_off_after_one_probe() -> None:
     tail = theirs.chunks[-3:]
     steps = run(Join(leader, is_clean=False), leader, follower)
     assert steps == [Probe("q", 10_006, 16), Truncate("q", 10_000), Continue("q", 10_000)]
-    assert (follower.quarantine, follower.reported) == (tail, 16)
+    assert (follower.quarantine, follower.answered) == (tail, 16)
 
 
 def test_what_goes_beyond_the_leaders_end_is_not_asked_for() -> None:

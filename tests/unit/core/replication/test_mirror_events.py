@@ -19,7 +19,7 @@ def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **chang
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "reported"),
+    ("before", "after", "expected"),
     [
         (None, placed("bc", "bc"), ["Adding mirror on node b", "Adding mirror on node c"]),
         (placed("b", "b"), placed("bc", "b"), ["Adding mirror on node c"]),
@@ -35,9 +35,9 @@ def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **chang
     ],
 )
 def test_each_change_of_a_queues_mirrors_is_told(
-    before: Placement | None, after: Placement, reported: list[str]
+    before: Placement | None, after: Placement, expected: list[str]
 ) -> None:
-    assert events(before, after) == reported
+    assert events(before, after) == expected
 
 
 def test_only_the_leader_tells_and_what_was_recorded_before_is_no_news() -> None:

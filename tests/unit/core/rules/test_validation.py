@@ -43,8 +43,8 @@ def test_a_queue_without_a_type_is_a_classic_one() -> None:
 
 def test_the_type_of_a_value_is_told_by_rabbitmqs_name() -> None:
     values: list[object] = [None, True, 1, -(2**31), 2**31, 1.5, "x", [], {}]
-    reported = ["void", "bool", "signedint", "signedint", "long", "double", "longstr", "array", "table"]
-    assert [field_type(value) for value in values] == reported
+    types = ["void", "bool", "signedint", "signedint", "long", "double", "longstr", "array", "table"]
+    assert [field_type(value) for value in values] == types
 
 
 def test_an_alternate_exchange_is_a_name() -> None:
@@ -114,9 +114,9 @@ def test_an_absent_queue_type_is_the_same_as_classic() -> None:
     ],
 )  # fmt: skip
 def test_the_first_difference_is_told_in_rabbitmqs_words(wanted: Any, held: Any, text: str) -> None:
-    reported = difference(wanted, held)
-    assert reported.startswith("inequivalent arg '")
-    assert reported.endswith(text)
+    text_of = difference(wanted, held)
+    assert text_of.startswith("inequivalent arg '")
+    assert text_of.endswith(text)
 
 
 def test_values_are_the_same_only_in_their_own_type() -> None:

@@ -73,8 +73,8 @@ def delta(
     exclusive: Mapping[Key, Sequence[Binding]] = MappingProxyType({}),
 ) -> Delta:
     """The delta against what an upstream told in lists."""
-    reported = {kind: {entity.key: entity for entity in entities} for kind, entities in theirs.items()}
-    return delta_of(own, reported, locals_, holding, exclusive)
+    upstream = {kind: {entity.key: entity for entity in entities} for kind, entities in theirs.items()}
+    return delta_of(own, upstream, locals_, holding, exclusive)
 
 
 def digests_of(definitions: Definitions) -> dict[str, bytes]:
@@ -197,12 +197,12 @@ def test_after_the_delta_the_downstream_is_as_its_upstream_but_for_locals_and_co
     schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities, holding: set[Key]
 ) -> None:
     ours, theirs = schema_pair
-    down, reported = broker_with(*ours), everything(broker_with(*theirs))
+    down, upstream = broker_with(*ours), everything(broker_with(*theirs))
 
-    found = follow(down, reported, locals_, holding)
+    found = follow(down, upstream, locals_, holding)
 
-    assert_same(down, reported, locals_, {(conflict.kind, conflict.key) for conflict in found.conflicts})
-    again = delta(down.definitions, reported, locals_, holding)
+    assert_same(down, upstream, locals_, {(conflict.kind, conflict.key) for conflict in found.conflicts})
+    again = delta(down.definitions, upstream, locals_, holding)
     assert again.changes == []
     assert set(again.conflicts) == set(found.conflicts)
 
@@ -233,12 +233,12 @@ def test_what_is_there_before_and_afterwards_is_there_after_every_step(
     schema_pair: tuple[list[AnyEntity], list[AnyEntity]], locals_: LocalEntities
 ) -> None:
     ours, theirs = schema_pair
-    down, reported = broker_with(*ours), everything(broker_with(*theirs))
+    down, upstream = broker_with(*ours), everything(broker_with(*theirs))
     exclusive = with_exclusive_queue(down, "a", "b")
     before = present(down)
     seen: list[set[tuple[str, Key]]] = []
 
-    for step in delta(down.definitions, reported, locals_, exclusive=exclusive).steps:
+    for step in delta(down.definitions, upstream, locals_, exclusive=exclusive).steps:
         for change in step.changes:
             down.apply(change)
         seen.append(present(down))
@@ -249,7 +249,7 @@ def test_what_is_there_before_and_afterwards_is_there_after_every_step(
     for binding in exclusive[OWNED.key]:
         kept = ("exchanges", ("/", binding.source)) in afterwards
         assert (("bindings", binding.key) in afterwards) == kept
-    assert delta(down.definitions, reported, locals_, exclusive=exclusive).changes == []
+    assert delta(down.definitions, upstream, locals_, exclusive=exclusive).changes == []
 
 
 @given(pairs(), locals_of_some)
@@ -258,12 +258,12 @@ def test_only_the_kinds_whose_digest_differs_need_to_be_told(
 ) -> None:
     ours, theirs = schema_pair
     down, up = broker_with(*ours), broker_with(*theirs)
-    reported = everything(up)
+    upstream = everything(up)
     here, there = digests_of(down.definitions), digests_of(up.definitions)
 
-    found = follow(down, {kind: reported[kind] for kind in KINDS if here[kind] != there[kind]}, locals_)
+    found = follow(down, {kind: upstream[kind] for kind in KINDS if here[kind] != there[kind]}, locals_)
 
-    assert_same(down, reported, locals_, {(conflict.kind, conflict.key) for conflict in found.conflicts})
+    assert_same(down, upstream, locals_, {(conflict.kind, conflict.key) for conflict in found.conflicts})
 
 
 @given(pairs(), locals_of_some)

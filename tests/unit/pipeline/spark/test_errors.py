@@ -26,8 +26,8 @@ def test_the_state_of_a_query_is_not_taken_for_its_cause() -> None:
     state = "=== Streaming Query ===\nIdentifier: transfer [id = bbf7e367]\nCurrent State: INITIALIZING"
     cause = "Python worker failed to connect back."
     assert cause_of(Exception(f"{cause}\n{state}\n\nJVM stacktrace:\norg.apache.spark.X: y")) == cause
-    reported = cause_of(Exception(f"Job aborted\njava.io.IOException: No space left on device\n{state}"))
-    assert reported == "IOException: No space left on device"
+    sentence = cause_of(Exception(f"Job aborted\njava.io.IOException: No space left on device\n{state}"))
+    assert sentence == "IOException: No space left on device"
 
 
 def test_the_cause_may_be_what_java_said() -> None:

@@ -11,7 +11,7 @@ Verdict = tuple[int, bool, bool]
 """A delivery tag, whether it is all up to it, whether it is an ack."""
 
 
-def reported(sent: int, verdicts: list[Verdict]) -> UnconfirmedTags[int]:
+def unconfirmed_after(sent: int, verdicts: list[Verdict]) -> UnconfirmedTags[int]:
     """What is unconfirmed of so many messages, each of which is noted by its number, after these verdicts."""
     unconfirmed: UnconfirmedTags[int] = UnconfirmedTags()
     for number in range(1, sent + 1):
@@ -48,7 +48,7 @@ SENT = st.integers(min_value=0, max_value=8)
     verdicts=st.lists(st.tuples(st.integers(min_value=0, max_value=9), st.booleans(), st.booleans())),
 )
 def test_every_message_is_settled_by_the_first_word_about_it(sent: int, verdicts: list[Verdict]) -> None:
-    unconfirmed = reported(sent, verdicts)
+    unconfirmed = unconfirmed_after(sent, verdicts)
     assert (left(unconfirmed), unconfirmed.declined) == expected(sent, verdicts)
 
 
@@ -60,15 +60,15 @@ def test_nothing_is_left_once_every_message_was_acked_alone_or_with_others_in_an
     alone = [(tag, False, True) for tag in range(1, sent + 1) if tag > max(ends, default=0)]
     early = data.draw(st.lists(st.integers(min_value=1, max_value=max(1, sent)))) if sent else []
     acks = [*alone, *((tag, True, True) for tag in ends), *((tag, False, True) for tag in early)]
-    assert left(reported(sent, data.draw(st.permutations(acks)))) == []
+    assert left(unconfirmed_after(sent, data.draw(st.permutations(acks)))) == []
 
 
 def test_one_that_was_acked_before_all_up_to_the_one_before_it_counts() -> None:
-    assert left(reported(5, [(5, False, True), (4, True, True)])) == []
+    assert left(unconfirmed_after(5, [(5, False, True), (4, True, True)])) == []
 
 
 def test_what_is_sent_after_some_are_settled_has_the_next_tags() -> None:
-    unconfirmed = reported(3, [(3, False, True), (2, True, True)])
+    unconfirmed = unconfirmed_after(3, [(3, False, True), (2, True, True)])
     unconfirmed.sent(4)
     assert left(unconfirmed) == [4]
     unconfirmed.settle(4, multiple=False, taken=True)

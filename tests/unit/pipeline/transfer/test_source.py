@@ -126,25 +126,25 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
 
 def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -> None:
     upstream = upstream_of(1)
-    reported = upstream.host.offsets
+    stored = upstream.host.offsets
     with upstream.serving() as port:
         options = options_of(tmp_path, port)
         reader, writer = UpstreamReader(options), StoreWriter(options)
         start = reader.latestOffset({}, LIMIT)
         # It is not answered.
-        wait_until(lambda: bool(reported), "the begin, told", 60)
-        assert reported == {("/", "eu.2"): 0}
+        wait_until(lambda: bool(stored), "the begin, told", 60)
+        assert stored == {("/", "eu.2"): 0}
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
         upstream.publish("/", "q", [stored_message(b"m")] * 10)
         reader.latestOffset({"/": 10}, LIMIT)
-        wait_until(lambda: any(reported.values()), "what is stored, told", 60)
-        assert reported == {("/", "eu.2"): 10}
+        wait_until(lambda: any(stored.values()), "what is stored, told", 60)
+        assert stored == {("/", "eu.2"): 10}
 
 
 def test_the_upstream_is_told_as_soon_as_a_batch_is_recorded(tmp_path: Path) -> None:
     upstream = upstream_of(1)
-    reported = upstream.host.offsets
+    stored = upstream.host.offsets
     with upstream.serving() as port, Inbox() as inbox:
         options = options_of(tmp_path, port, inbox.address)
         reader, writer = UpstreamReader(options), StoreWriter(options)
@@ -152,7 +152,7 @@ def test_the_upstream_is_told_as_soon_as_a_batch_is_recorded(tmp_path: Path) -> 
         wait_until(Path(source_address(inbox.address)).exists, "the source listens", 60)
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
-        wait_until(lambda: reported.get(("/", "eu.2")) == 10, "the batch, told without another look", 60)
+        wait_until(lambda: stored.get(("/", "eu.2")) == 10, "the batch, told without another look", 60)
 
 
 def test_what_came_while_a_batch_was_planned_comes_with_it(tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_
         assert end == {"/": 30}
         assert [each["state"] for each in inbox.wait(0.1) if each["event"] == "link"][-1] == "connected"
         assert reader.latestOffset(end, LIMIT) == end
-        reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
-        assert (reported["state"], "restart it" in reported["error"]) == ("recover", True)
+        link = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (link["state"], "restart it" in link["error"]) == ("recover", True)
 
 
 def test_what_an_upstream_could_not_collect_is_a_lag_of_who_has_all_that_it_serves(tmp_path: Path) -> None:
@@ -293,10 +293,10 @@ def test_what_an_upstream_could_not_collect_is_a_lag_of_who_has_all_that_it_serv
         for uncollected, error in ((7, "could not add 7 records"), (0, "")):
             upstream.logs["/"].uncollected = uncollected
             assert reader.latestOffset(end, LIMIT) == end
-            reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
-            assert (reported["state"], reported["committed"]) == ("connected", 30 + uncollected)
-            assert error in reported.get("error", "")
-            assert bool(reported.get("error")) == bool(uncollected)
+            link = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+            assert (link["state"], link["committed"]) == ("connected", 30 + uncollected)
+            assert error in link.get("error", "")
+            assert bool(link.get("error")) == bool(uncollected)
 
 
 @pytest.mark.parametrize("has_data", [False, True])
@@ -308,9 +308,9 @@ def test_nothing_is_taken_from_a_node_that_is_a_downstream_itself(tmp_path: Path
         before = reader.latestOffset({}, LIMIT) if has_data else {}
         upstream.host.is_downstream = True
         assert reader.latestOffset(before, LIMIT) == before
-        reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
-        assert (reported["state"], "is no upstream now" in reported["error"]) == ("recover", True)
-        assert "committed" not in reported, "nothing is known of an upstream"
+        link = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (link["state"], "is no upstream now" in link["error"]) == ("recover", True)
+        assert "committed" not in link, "nothing is known of an upstream"
         upstream.host.is_downstream = False
         assert reader.latestOffset({"/": 0}, LIMIT) == {"/": 30}
 
@@ -329,7 +329,7 @@ def test_another_brokers_stream_of_the_same_name_is_no_outgoing_log(
 
 
 def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> None:
-    def reported() -> tuple[str, int]:
+    def standing() -> tuple[str, int]:
         reader = UpstreamReader(options)
         assert reader.latestOffset({}, LIMIT) == {"/": 20}, "as far as it is here"
         last = inbox.wait(0.1)[-1]
@@ -343,9 +343,9 @@ def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> N
         with upstream.serving() as port:
             options = options_of(tmp_path, port, inbox.address)
             upstream.logs["/"].retain_from(30)
-            assert reported() == ("recover", 10)
+            assert standing() == ("recover", 10)
         # The link waits before it tries again.
-        wait_until(lambda: reported() == ("connecting", 10), "the gap, told without the upstream", 60)
+        wait_until(lambda: standing() == ("connecting", 10), "the gap, told without the upstream", 60)
 
 
 def test_a_node_that_takes_a_vhost_over_takes_nothing_of_another_log_than_the_holders(tmp_path: Path) -> None:

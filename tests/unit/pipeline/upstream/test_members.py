@@ -145,15 +145,15 @@ def test_a_node_that_does_not_run_is_missed_only_while_it_leads(tmp_path: Path, 
         gone = log_name("/", "b@x#2")
         site = nodes.sites["a@x#1"]
 
-        def reported() -> tuple[str, bool]:
+        def standing() -> tuple[str, bool]:
             assert reader.latestOffset(position, LIMIT) == position
             found = links(inbox).get(gone, {})
             return found.get("state", ""), "leads queues" in found.get("error", "")
 
         site.missed = {"b@x#2"}
-        wait_until(lambda: reported() == ("connecting", True), "its queues to be missed", 10)
+        wait_until(lambda: standing() == ("connecting", True), "its queues to be missed", 10)
         site.missed = set()
-        wait_until(lambda: reported() == (ABSENT, False), "its queues to be led elsewhere", 10)
+        wait_until(lambda: standing() == (ABSENT, False), "its queues to be led elsewhere", 10)
 
 
 def test_endpoints_of_two_clusters_are_told_and_nothing_is_transferred(tmp_path: Path, nodes: Nodes) -> None:

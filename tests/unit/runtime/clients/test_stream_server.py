@@ -91,19 +91,19 @@ def test_a_stream_is_served_as_the_listener_relies_on() -> None:
         assert server.create_stream("guest", "v", "s", {"max-age": "7D"})
         assert not server.create_stream("guest", "v", "s", {"max-age": "7D"})
         handle = server.stream("v", "s")
-        reported: list[LeveretError | None] = []
+        outcomes: list[LeveretError | None] = []
         for number in range(4):
             each = batch(b"%d" % number, b"x")
-            each.done = reported.append
+            each.done = outcomes.append
             handle.publish(each)
             await site.node.commit()
-        assert reported == [None] * 4
+        assert outcomes == [None] * 4
         served_log_contract(handle.log)
         server.delete_stream("guest", "v", "s")
         late = batch(b"late")
-        late.done = reported.append
+        late.done = outcomes.append
         handle.publish(late)
-        assert isinstance(reported[-1], NotFound)
+        assert isinstance(outcomes[-1], NotFound)
         await site.node.commit()
         assert handle.log.is_closed
 

@@ -41,7 +41,7 @@ def shared(*changes: d.Change, refused: int = 0) -> list[StoreTransaction]:
         known.append(revision)
 
     async def scenario() -> None:
-        idle, reported = asyncio.Event(), asyncio.Event()
+        idle, taken = asyncio.Event(), asyncio.Event()
         lock = SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3), check=idle.set)
         member: Any = SimpleNamespace(
             store=Store(), state=ClusterState(KEYS), definitions_lock=lock, all_have=all_have
@@ -49,9 +49,9 @@ def shared(*changes: d.Change, refused: int = 0) -> list[StoreTransaction]:
         publication = DefinitionsPublication(
             member, Broker(no_read), lambda queue: Placement(queue.epoch, "a", "i", 1)
         )
-        publication.share(list(changes), reported.set)
+        publication.share(list(changes), taken.set)
         await idle.wait()
-        assert reported.is_set()
+        assert taken.is_set()
 
     asyncio.run(scenario())
     assert known == [len(found)]

@@ -531,19 +531,19 @@ def test_only_what_is_durable_is_served_and_readers_are_told(monkeypatch: pytest
         site = await replicating(directory, "q")
         log = site.node.collector.logs["v"]
         assert (log.read(0, 1 << 20), log.committed_offset, log.last_chunk_id) == ([], 0, -1)
-        reported: list[int] = []
-        stop = log.on_commit(lambda: reported.append(log.committed_offset))
+        seen: list[int] = []
+        stop = log.on_commit(lambda: seen.append(log.committed_offset))
         site.node._tasks[0].cancel()
         await site.publish(2)
         assert log.log.next_offset == 2
         assert log.read(0, 1 << 20) == []
         runner = asyncio.get_running_loop().create_task(site.node.collector.run())
         await until(lambda: log.committed_offset == 2)
-        assert reported == [2]
+        assert seen == [2]
         stop()
         await site.publish(3)
         await until(lambda: log.committed_offset == 5)
-        assert reported == [2]
+        assert seen == [2]
         chunks = [decode_chunk(octets).header for octets in log.read(0, 1 << 20)]
         assert [(header.chunk_id, header.records) for header in chunks] == [(0, 2), (2, 3)]
         assert log.last_chunk_id == 2
@@ -600,10 +600,10 @@ async def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
 async def test_a_closed_log_says_so_to_its_readers(directory: Path) -> None:
     site = await replicating(directory, "q")
     log = site.node.collector.logs["v"]
-    reported: list[bool] = []
-    log.on_commit(lambda: reported.append(log.is_closed))
+    seen: list[bool] = []
+    log.on_commit(lambda: seen.append(log.is_closed))
     await site.apply(d.Delete("vhosts", ("v",)))
-    assert reported == [True]
+    assert seen == [True]
     with pytest.raises(NotFound, match="outgoing log is closed"):
         log.read(0, 1)
     assert not (directory / "outgoing" / "v").exists()

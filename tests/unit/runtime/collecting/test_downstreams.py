@@ -28,17 +28,17 @@ async def collecting(directory: Path, messages: int) -> tuple[Site, OutgoingLog]
     return site, await served(site)
 
 
-def reported(site: Site, name: str, offset: int) -> None:
+def advance(site: Site, name: str, offset: int) -> None:
     site.node.stream_server.store_offset("v", name, offset)
 
 
 async def test_how_far_downstreams_are_survives_a_restart(directory: Path) -> None:
     site, log = await collecting(directory, 40)
-    reported(site, "eu.2", 12)
-    reported(site, "eu.3", 40)
-    reported(site, "eu.4", log.committed_offset + 1)
+    advance(site, "eu.2", 12)
+    advance(site, "eu.3", 40)
+    advance(site, "eu.4", log.committed_offset + 1)
     await site.node.collector.retain()
-    reported(site, "eu.2", 16)
+    advance(site, "eu.2", 16)
     await site.restart()
     rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
     # What was told since the last time they were kept is told again by the downstream.
@@ -54,8 +54,8 @@ async def test_how_far_downstreams_are_survives_a_restart(directory: Path) -> No
 
 async def test_an_upstream_tells_what_it_collects_and_how_far_the_slowest_is(directory: Path) -> None:
     site, log = await collecting(directory, 40)
-    reported(site, "eu.2", 12)
-    reported(site, "eu.3", 40)
+    advance(site, "eu.2", 12)
+    advance(site, "eu.3", 40)
     [row] = site.node.upstream.collected()
     assert (row["virtual_host"], row["queues"], row["records"], row["kept"]) == ("v", 1, 40, 40)
     assert (row["downstreams"], row["slowest_lag_records"], row["error"]) == (2, 28, "")
@@ -81,15 +81,15 @@ async def test_what_all_known_downstreams_have_is_dropped_where_the_operator_cho
 ) -> None:
     site, log = await collecting(directory, 80)
     collector = site.node.collector
-    reported(site, "eu.2", 60)
-    reported(site, "eu.3", 30)
+    advance(site, "eu.2", 60)
+    advance(site, "eu.3", 30)
     await collector.retain()
     assert log.first_offset == 0, "by default only the limits count"
     collector._truncates = True
     await collector.retain()
     assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
     assert collector.known_downstreams.rows()[1]["missing_records"] == 0
-    reported(site, "eu.3", 78)
+    advance(site, "eu.3", 78)
     await collector.retain()
     assert 30 < log.first_offset <= 60
     site.node.upstream.forget_downstream("eu.2")
@@ -115,12 +115,12 @@ async def test_memory_is_kept_for_what_a_downstream_is_still_to_read(
 
     monkeypatch.setattr("leveret.runtime.collecting.outgoing_sync.uncache", note)
     site, log = await collecting(directory, 40)
-    reported(site, "eu.2", 30)
-    reported(site, "eu.3", 20)
+    advance(site, "eu.2", 30)
+    advance(site, "eu.3", 20)
     await until(lambda: bool(freed))
     assert len(freed) <= log.log.size_bytes - log.log.bytes_from(20)
-    reported(site, "eu.2", 40)
-    reported(site, "eu.3", 40)
+    advance(site, "eu.2", 40)
+    advance(site, "eu.3", 40)
     await until(lambda: len(freed) == log.log.size_bytes)
     assert log.read(0, 1 << 20), "it can still be read, from the disk"
 
@@ -129,7 +129,7 @@ async def test_a_downstream_that_retention_overtook_is_told_of_once(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site, log = await collecting(directory, 80)
-    reported(site, "eu.2", 4)
+    advance(site, "eu.2", 4)
     site.node.collector._retain_bytes_max = 800
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -147,10 +147,10 @@ async def test_two_copies_of_a_downstream_are_told_of_once(
     site, log = await collecting(directory, 40)
     with caplog.at_level(logging.WARNING):
         for offset in (0, 20, 0, 20, 24):  # It began again, and went on.
-            reported(site, "eu.2#f00d", offset)
+            advance(site, "eu.2#f00d", offset)
         assert "went_back" not in caplog.text
         for offset in (12, 28, 16):
-            reported(site, "eu.2#f00d", offset)
+            advance(site, "eu.2#f00d", offset)
     [line] = [each.getMessage() for each in caplog.records if "went_back" in each.getMessage()]
     assert "downstream=eu.2#f00d from=24 to=12 " in line
     assert log.downstreams.by_reference["eu.2#f00d"].offset == 16, "the log keeps what the slower one lacks"
@@ -162,7 +162,7 @@ async def test_nobody_can_make_up_any_number_of_downstreams(
     monkeypatch.setattr(downstreams, "DOWNSTREAMS_MAX", 20)
     site, log = await collecting(directory, 4)
     for number in range(25):
-        reported(site, f"d{number}", 1)
+        advance(site, f"d{number}", 1)
     assert len(log.downstreams.by_reference) == 20
 
 

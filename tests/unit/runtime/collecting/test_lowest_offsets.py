@@ -49,7 +49,7 @@ async def retained(site: Site, bytes_max: int = RETAINED_BYTES) -> OutgoingLog:
     return log
 
 
-def reported(site: Site, name: str, offset: int) -> dict[str, object]:
+def row_after(site: Site, name: str, offset: int) -> dict[str, object]:
     """A downstream says how far it is; what the upstream shows of it then."""
     site.node.stream_server.store_offset("v", name, offset)
     return next(row for row in site.node.upstream.downstreams() if row["downstream"] == name)
@@ -143,17 +143,17 @@ async def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
 ) -> None:
     site = await replicating(directory, "q")
     await site.publish(1)
-    reported(site, "eu.1", 0)
+    row_after(site, "eu.1", 0)
     await site.publish_often(10, 8)
     log = await retained(site)
     missing = lost(site)
     assert 0 < missing < 81
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
+            assert row_after(site, "eu.2", log.first_offset)["missing_messages"] == missing
     [line] = [each.getMessage() for each in caplog.records if "begins_incomplete" in each.getMessage()]
     assert f"vhost=v downstream=eu.2 missing_messages={missing}" in line
-    assert reported(site, "eu.1", log.committed_offset)["missing_messages"] == 0, "it had all of it in time"
+    assert row_after(site, "eu.1", log.committed_offset)["missing_messages"] == 0, "it had all of it in time"
     await site.restart()
     assert site.node.collector.logs["v"].missing_messages == lost(site) == missing, "before anybody asks"
 
@@ -165,27 +165,27 @@ async def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_onc
     await site.publish_often(10, 8)
     log = await retained(site)
     missing = log.missing_messages
-    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
+    assert row_after(site, "eu.2", log.first_offset)["missing_messages"] == missing
     await site.ack(5)
     log = await retained(site)
-    assert reported(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
-    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+    assert row_after(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
+    assert row_after(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
     await site.publish_often(5, 8)
     log = await retained(site)
     assert log.missing_messages > missing, "for one that begins now"
-    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+    assert row_after(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
     site.node.upstream.delete_logs()
     await site.settle()
     await until(lambda: log.committed_offset == log.log.next_offset)
-    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+    assert row_after(site, "eu.2", log.committed_offset)["missing_messages"] == 0
 
 
 async def test_a_downstream_that_deleted_all_it_had_begins_anew(directory: Path) -> None:
     site = await replicating(directory, "q")
     await site.publish_often(10, 8)
     log = await retained(site)
-    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
-    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
+    assert row_after(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+    assert row_after(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
 
 
 async def test_of_a_stream_what_it_retains_itself_counts(directory: Path) -> None:
@@ -214,8 +214,8 @@ async def test_for_a_downstream_that_begins_what_retention_took_is_collected_ane
 ) -> None:
     site, log = await with_old_messages(directory)
     end = log.log.next_offset
-    reported(site, "eu.1", end)
-    reported(site, "eu.2", 5)
+    row_after(site, "eu.1", end)
+    row_after(site, "eu.2", 5)
     assert begin(site, "eu.2") == end, "what it had is deleted"
     if crash:
         await site.restart()
@@ -223,8 +223,8 @@ async def test_for_a_downstream_that_begins_what_retention_took_is_collected_ane
     await site.settle()
     assert site.replicated() == {"q1": site.contents("q1")}
     assert len(site.contents("q1")) == 10
-    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == 0
-    row = reported(site, "eu.1", end)
+    assert row_after(site, "eu.2", log.first_offset)["missing_messages"] == 0
+    row = row_after(site, "eu.1", end)
     assert (row["missing_records"], row["missing_messages"]) == (0, 0)
     await until(lambda: log.committed_offset == log.log.next_offset)
     again = log.log.next_offset
@@ -239,13 +239,13 @@ async def test_what_is_collected_anew_is_nobodys_loss_and_stays(directory: Path,
     site, log = await with_old_messages(directory)
     collector = site.node.collector
     first, end = log.first_offset, log.log.next_offset
-    reported(site, "eu.1", end - (why == "another one lags"))
+    row_after(site, "eu.1", end - (why == "another one lags"))
     if why == "too large":
         collector._retain_bytes_max = 800
     assert begin(site, "eu.2") == first
     assert log.log.next_offset == end
-    assert reported(site, "eu.2", first)["missing_messages"] == 10
-    assert reported(site, "eu.1", end)["missing_records"] == 0
+    assert row_after(site, "eu.2", first)["missing_messages"] == 10
+    assert row_after(site, "eu.1", end)["missing_records"] == 0
 
 
 async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Path) -> None:
@@ -302,7 +302,7 @@ async def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_ha
             await site.ack(8, "q2")
         log = site.node.collector.logs["v"]
         await until(lambda: log.committed_offset == log.log.next_offset)
-        reported(site, "eu.1", 7)
+        row_after(site, "eu.1", 7)
         if toggles:
             await site.apply(d.Put(d.Vhost(name="v")))
             await site.apply(d.Put(TAGGED))

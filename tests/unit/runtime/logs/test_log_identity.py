@@ -122,13 +122,13 @@ async def test_a_log_from_before_segments_named_it_is_served(
 
 def outcomes(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What publishers of `q` are told from now on, by the engine's own promise."""
-    reported: list[bool] = []
+    confirmed: list[bool] = []
     engine = site.node.engine
     durable = site.node.commits.when_confirmable
 
     class Channel:
         def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-            reported.append(ok)
+            confirmed.append(ok)
 
     def publish_too() -> None:
         batch = ConfirmBatch()
@@ -142,7 +142,7 @@ def outcomes(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         publish_too()
 
     monkeypatch.setattr(engine, "_promise", promise)
-    return reported
+    return confirmed
 
 
 def remove(log: Path) -> None:
@@ -185,12 +185,12 @@ async def test_nothing_is_confirmed_that_went_into_a_file_which_is_gone(
     if idle:
         # As after a start: no descriptor is held, and the next append opens the file by its name.
         site.node._queues.log(site.queue()).close()
-    reported = outcomes(site, monkeypatch)
+    confirmed = outcomes(site, monkeypatch)
     harm(log_of(site))
     await site.publish(1)
     assert site.queue().damage is not None
-    assert reported
-    assert not any(reported)
+    assert confirmed
+    assert not any(confirmed)
     assert not site.node.failed.is_set()
     await site.publish(1, "r")
     assert (site.queue("r").damage, site.queue("r").message_count) == (None, 4)

@@ -47,15 +47,15 @@ def test_after_any_chunk_the_numbers_are_those_of_the_messages_that_are_there(
                 store.queue.advance_sequence(reference, numbers[reference], count)
                 assert store.queue.last_sequence(reference) == numbers[reference]
             store.store.append_messages(store.queue)
-        there, reported = dict.fromkeys(REFERENCES, 0), dict.fromkeys(REFERENCES, 0)
+        there, found = dict.fromkeys(REFERENCES, 0), dict.fromkeys(REFERENCES, 0)
         for chunk in store.store.log(store.queue).read(0, 1 << 30):
             for entry in split_entries(bytes(chunk.data)):
                 body = bytes(decode_message(entry).body)
                 if body[:1] in there:
                     there[body[:1]] = int(body[1:])
             attributes = decode_trailer(chunk.trailer)
-            reported |= {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
-            assert reported == there
+            found |= {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
+            assert found == there
         store.restart()
         assert {name: store.queue.last_sequence(name) for name in REFERENCES} == numbers
         store.store.close()

@@ -153,19 +153,19 @@ def test_nothing_is_served_or_confirmed_before_it_is_durable(store: Store) -> No
 def test_a_disk_that_refuses_is_told_to_the_publishers_and_nothing_is_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported: list[LeveretError | None] = []
+    outcomes: list[LeveretError | None] = []
 
     def refuse(*_: object) -> Header:
         raise StorageError("disk full")
 
     store.publish_now(b"a", reference="w", first_id=1)
     store.publish(b"b", reference="w", first_id=2)
-    store.stream.incoming[0].done = reported.append
+    store.stream.incoming[0].done = outcomes.append
     with monkeypatch.context() as patch:
         patch.setattr(store.log.log, "append", refuse)
         with pytest.raises(StorageError, match="disk full"):
             store.store.append_messages(store.stream)
-    assert [str(error) for error in reported] == ["disk full"]
+    assert [str(error) for error in outcomes] == ["disk full"]
     assert store.stream.last_sequence(b"w") == 1, "it may be published again"
 
 
@@ -260,7 +260,7 @@ def test_after_any_chunk_the_sequences_are_those_of_the_messages_that_are_there(
                     store.stream.advance_sequence(reference, last[reference], count)
             store.flush()
         there: dict[bytes, int] = {}
-        reported: dict[bytes, int] = {}
+        recorded: dict[bytes, int] = {}
         bodies: list[bytes] = []
         for chunk in store.log.log.read(0, 1 << 30):
             for entry in split_entries(bytes(chunk.data)):
@@ -268,8 +268,8 @@ def test_after_any_chunk_the_sequences_are_those_of_the_messages_that_are_there(
                 if bodies[-1][:1] in last:
                     there[bodies[-1][:1]] = int(bodies[-1][1:])
             attributes = decode_trailer(chunk.trailer)
-            reported |= {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
-            assert reported == there
+            recorded |= {name: value for kind, name, value in attributes if kind == Attribute.SEQUENCE}
+            assert recorded == there
         for reference in (b"a", b"b", b"c"):
             numbers = [int(body[1:]) for body in bodies if body[:1] == reference]
             assert numbers == list(range(1, last[reference] + 1))

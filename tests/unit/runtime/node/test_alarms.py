@@ -35,8 +35,8 @@ def test_memory_and_disk_are_those_of_this_process_and_directory(tmp_path: Path)
 
 def test_who_must_know_is_told_of_every_change_and_of_nothing_else(tmp_path: Path) -> None:
     watch = AlarmWatch(Watermarks(), tmp_path)
-    reported: list[tuple[str, ...]] = []
-    watch.on_change.append(lambda: reported.append(watch.active))
+    seen: list[tuple[str, ...]] = []
+    watch.on_change.append(lambda: seen.append(watch.active))
     watch.probe()
     watch.set_memory(Watermark(bytes_=0))
     watch.set_disk(Watermark(bytes_=1 << 62))
@@ -44,7 +44,7 @@ def test_who_must_know_is_told_of_every_change_and_of_nothing_else(tmp_path: Pat
     watch.set_memory(Watermark(ratio=1.0))
     watch.set_disk(Watermark())
     watch.probe()
-    assert reported == [("memory",), ("disk", "memory"), ("disk",), ()]
+    assert seen == [("memory",), ("disk", "memory"), ("disk",), ()]
 
 
 def test_a_disk_alarm_does_not_keep_the_reserve_away(tmp_path: Path) -> None:

@@ -35,25 +35,25 @@ def busy_for(seconds: float) -> None:
 
 
 @pytest.fixture
-def reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     monkeypatch.setattr(loop_watch, "_REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(loop_watch, "_INTERVAL_S", 0.05)
     caplog.set_level(logging.WARNING)
     return caplog
 
 
-async def test_a_long_step_is_measured_and_named(reported: pytest.LogCaptureFixture) -> None:
+async def test_a_long_step_is_measured_and_named(warnings: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch()
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0.02)
     busy_for(0.2)
-    await eventually(lambda: "busy_for" in reported.text)
+    await eventually(lambda: "busy_for" in warnings.text)
     assert watch.long_steps >= 1
     assert watch.long_seconds > 0.1
     assert watch.longest_s > 0.1
     task.cancel()
-    assert "event_loop_held_up" in reported.text
-    assert "test_loop_watch:busy_for" in reported.text
+    assert "event_loop_held_up" in warnings.text
+    assert "test_loop_watch:busy_for" in warnings.text
 
 
 async def is_quiet(watch: LoopWatch) -> None:
@@ -76,7 +76,7 @@ def in_one_call(seconds: float) -> None:
 def test_a_long_step_that_begins_and_ends_between_two_slow_beats_is_measured_and_named(
     busy: Callable[[float], None],
     factory: Callable[[], asyncio.AbstractEventLoop],
-    reported: pytest.LogCaptureFixture,
+    warnings: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_watch, "_QUIET_BEAT_S", 60.0)
@@ -90,14 +90,14 @@ def test_a_long_step_that_begins_and_ends_between_two_slow_beats_is_measured_and
             busy(0.06)
             await eventually(lambda steps=steps: watch.long_steps > steps)
         assert watch.long_seconds > 3 * 0.03
-        await eventually(lambda: busy.__name__ in reported.text)
+        await eventually(lambda: busy.__name__ in warnings.text)
         task.cancel()
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
 
 
-async def test_many_short_steps_after_quiet_are_no_long_one(reported: pytest.LogCaptureFixture) -> None:
+async def test_many_short_steps_after_quiet_are_no_long_one(warnings: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch()
     task = asyncio.create_task(watch.run())
     await is_quiet(watch)
@@ -144,13 +144,13 @@ async def test_of_two_watches_in_a_process_the_one_without_the_timer_beats_all_t
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-async def test_a_pause_of_the_collector_is_told_by_its_name(reported: pytest.LogCaptureFixture) -> None:
+async def test_a_pause_of_the_collector_is_told_by_its_name(warnings: pytest.LogCaptureFixture) -> None:
     task = asyncio.create_task(LoopWatch().run())
     await asyncio.sleep(0.02)
     heap = [[each] for each in range(600_000)]
     await asyncio.sleep(0.05)
     gc.collect()
-    await eventually(lambda: "garbage collection of generation 2" in reported.text)
+    await eventually(lambda: "garbage collection of generation 2" in warnings.text)
     assert heap
     task.cancel()
 
@@ -183,9 +183,9 @@ async def test_when_it_ends_it_leaves_nothing_behind() -> None:
     assert len(gc.callbacks) == callbacks
 
 
-async def test_a_pattern_that_is_too_costly_is_told(reported: pytest.LogCaptureFixture) -> None:
+async def test_a_pattern_that_is_too_costly_is_told(warnings: pytest.LogCaptureFixture) -> None:
     task = asyncio.create_task(LoopWatch().run())
     assert not Pattern(r"^(?!amq)(a+)+$").covers("a" * 254 + "b")
-    await eventually(lambda: "pattern_too_costly" in reported.text)
+    await eventually(lambda: "pattern_too_costly" in warnings.text)
     task.cancel()
-    assert "^(?!amq)(a+)+$" in reported.text
+    assert "^(?!amq)(a+)+$" in warnings.text

@@ -101,7 +101,7 @@ async def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
     tmp_path: Path, tls: ssl.SSLContext
 ) -> None:
     """It needs no secret to pass the handshake on, and could change what it likes behind it."""
-    reported: list[str] = []
+    errors: list[str] = []
     async with leading(tmp_path, tls) as (leader, uri):
         between = await asyncio.start_server(
             lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls
@@ -113,15 +113,15 @@ async def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
             tmp_path / "deceived",
             NodeUri("tls", host, port),
             tls=lambda: client_context(TlsOptions(), "x"),
-            on_hopeless=lambda error: reported.append(str(error)),
+            on_hopeless=lambda error: errors.append(str(error)),
         )
-        await until(lambda: reported, "found out")
+        await until(lambda: errors, "found out")
         assert [link.node_id for link in leader.listener.followers] == [direct.identity.identity.node_id]
         between.close()
         for follower in (direct, deceived):
             await follower.stop()
-    assert "the secrets differ" in reported[0]
-    assert "something between the two ends it" in reported[0]
+    assert "the secrets differ" in errors[0]
+    assert "something between the two ends it" in errors[0]
 
 
 async def pass_on(uri: NodeUri, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -48,8 +48,8 @@ def definitions(*entities: AnyEntity) -> Definitions:
 
 
 def found_by(site: Site, *theirs: AnyEntity, force: bool = False) -> Delta:
-    broker, reported = site.node.broker, definitions(*theirs)
-    wanted = {kind: reported.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
+    broker, theirs_all = site.node.broker, definitions(*theirs)
+    wanted = {kind: theirs_all.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
     holding: Container[Key] = frozenset() if force else QueuesWithMessages(broker)
     return delta(broker.definitions, wanted, LocalEntities(), holding, exclusive_in(broker))
 
@@ -133,8 +133,8 @@ async def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upst
     shadowed = limit("a", length=1, priority=0), limit("b", length=100, priority=1)
     await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")), *map(Put, shadowed))
     bodies = await site.publish(3)
-    reported = definitions(limit("a", length=100, priority=0), *others).by_kind
-    wanted = {kind: reported[kind] for kind in ("users", "policies")}
+    theirs_all = definitions(limit("a", length=100, priority=0), *others).by_kind
+    wanted = {kind: theirs_all[kind] for kind in ("users", "policies")}
     found = delta(broker.definitions, wanted, LocalEntities())
     applying = asyncio.ensure_future(apply(broker, found, QueuesWithMessages(broker), site.node.flush))
     while not applying.done():
@@ -231,8 +231,8 @@ def test_what_is_nested_too_deep_is_refused_before_what_is_there_is_deleted_for_
 
 
 def _rows(own: list[AnyEntity], theirs: list[AnyEntity]) -> list[tuple[str, str, list[str]]]:
-    existing, reported = definitions(*own), definitions(*theirs)
-    rows = rows_of(delta(existing, reported.by_kind, LocalEntities()), existing, ())
+    existing, upstream = definitions(*own), definitions(*theirs)
+    rows = rows_of(delta(existing, upstream.by_kind, LocalEntities()), existing, ())
     return [(row["action"], row["kind"], row["fields"]) for row in rows]
 
 

@@ -223,9 +223,9 @@ def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: P
     endpoints = {"endpoints": ["localhost:5552"], "username": "replicator", "password": "secret"}
     upstream = GlobalParameter(name=STANDBY_UPSTREAM, value=endpoints)
     node.definitions.by_kind["global_parameters"][upstream.name,] = upstream
-    _, reported = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
+    _, reason = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
     cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
-    assert reported == f"no vhost is tagged standby_replication{cause}"
+    assert reason == f"no vhost is tagged standby_replication{cause}"
 
 
 async def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(

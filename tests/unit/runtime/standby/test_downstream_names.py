@@ -44,7 +44,7 @@ async def collecting(directory: Path) -> tuple[Site, OutgoingLog]:
     return site, await served(site)
 
 
-def reported(site: Site, reference: str, offset: int) -> None:
+def advance(site: Site, reference: str, offset: int) -> None:
     site.node.stream_server.store_offset("v", reference, offset)
 
 
@@ -58,8 +58,8 @@ async def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_na
     collector, upstream = site.node.collector, site.node.upstream
     collector._truncates = True
     for offset in (20, 60):
-        reported(site, slow, 20)
-        reported(site, fast, offset)
+        advance(site, slow, 20)
+        advance(site, fast, offset)
     await collector.retain()
     assert 0 < log.first_offset <= 20, "the slower one still needs the rest"
     assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {fast: 60, slow: 20}
@@ -84,13 +84,13 @@ async def test_nothing_is_collected_anew_for_a_downstream_if_its_namesake_lags(d
     fast, slow = downstream_reference("eu.2", "a1"), downstream_reference("eu.2", "b2")
     site, log = await collecting(directory / "upstream")
     site.node.collector._retain_bytes_max = 800
-    reported(site, slow, 60)
+    advance(site, slow, 60)
     await site.node.collector.retain()
     site.node.collector._retain_bytes_max = 1 << 20
     first = log.first_offset
     assert log.missing_messages > 0
     assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == first
-    reported(site, slow, log.committed_offset)
+    advance(site, slow, log.committed_offset)
     assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == 80, "that one has it all"
 
 
@@ -99,7 +99,7 @@ async def test_a_downstream_that_is_renamed_leaves_no_position_of_its_former_nam
 ) -> None:
     site, log = await collecting(directory / "upstream")
     for reference, offset in (("eu.2", 30), ("eu.2#a1", 40), ("eu.3#a1", 50), ("eu.3#b2", 10)):
-        reported(site, reference, offset)
+        advance(site, reference, offset)
     assert log.downstreams.by_reference.keys() == {"eu.3#a1", "eu.3#b2"}
     await site.node.collector.retain()
     await site.restart()

@@ -28,7 +28,7 @@ def test_queues_are_to_be_made_as_this_node_has_them() -> None:
     ):
         broker.apply(Put(definition))
     recoveries = Recoveries(cast(Any, SimpleNamespace(broker=broker)), cast(Any, None), no_losses)
-    reported = recoveries._to(RecoveryTarget(host="h", port=5672, username="u", password="p"))
-    target = msgspec.convert(reported, AmqpTarget)
+    document = recoveries._to(RecoveryTarget(host="h", port=5672, username="u", password="p"))
+    target = msgspec.convert(document, AmqpTarget)
     assert target.queues == {"shop": {"goes": arguments, "stays": {}}}
     assert [name for name in target.queues["shop"] if target.is_auto_delete("shop", name)] == ["goes"]

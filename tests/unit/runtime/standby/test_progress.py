@@ -38,8 +38,8 @@ def test_many_queues_are_looked_at_in_bounded_steps() -> None:
 
 
 def test_a_node_that_publishes_messages_again_after_a_failure_reports_each_once() -> None:
-    reported: list[dict[str, Any]] = []
-    reports = PromotionReports(reported.append)
+    lines: list[dict[str, Any]] = []
+    reports = PromotionReports(lines.append)
     plan = {"event": "planned", "vhost": "v", "plan_id": "p", "queues": {"q": 9}}
     reports.take("a", [plan], 0)
     reports.take("a", [plan], 5)
@@ -47,7 +47,7 @@ def test_a_node_that_publishes_messages_again_after_a_failure_reports_each_once(
     reports.take("b", [], 0)
     reports.take("a", [], 4)
     reports.take("a", [plan], 9)
-    assert reported == [plan, *({"event": "published", "messages": count} for count in (5, 4))]
+    assert lines == [plan, *({"event": "published", "messages": count} for count in (5, 4))]
 
 
 @pytest.mark.parametrize(

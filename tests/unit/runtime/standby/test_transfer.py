@@ -106,8 +106,8 @@ def test_what_was_deleted_is_not_told_as_transferred() -> None:
         transfer._take(stored(vhost))
     transfer.forget(["v", "never"])
     transfer._take({**LINK, "committed": 50, "committed_ms": 1, "transferred": 0})
-    reported = [(row["transferred"], row["lag_records"]) for row in transfer.rows(["v", "w"])]
-    assert reported == [(0, 50), (50, 0)]
+    shown = [(row["transferred"], row["lag_records"]) for row in transfer.rows(["v", "w"])]
+    assert shown == [(0, 50), (50, 0)]
     transfer.forget()
     assert transfer.rows(["w"])[0]["transferred"] == 0
 
@@ -150,18 +150,18 @@ def test_what_the_upstream_was_known_to_have_is_told_when_it_is_away_and_spark_s
         "transferred": 50,
     }
 
-    def reported() -> tuple[str, int, int]:
+    def standing() -> tuple[str, int, int]:
         [row] = transfer.rows(["v"])
         return row["state"], row["lag_records"], row["lag_ms"]
 
     transfer._take(away)
-    assert reported() == ("connecting", 7, 300)
+    assert standing() == ("connecting", 7, 300)
     clock.now_s += 2
     transfer._begin_job(job)
     transfer._begin_job(job)
-    assert reported() == ("disconnected", 7, 2300)
+    assert standing() == ("disconnected", 7, 2300)
     transfer._begin_job(job | {"endpoints": ["b:5552"]})
-    assert reported() == ("disconnected", 0, 2300), "it may be another upstream"
+    assert standing() == ("disconnected", 0, 2300), "it may be another upstream"
 
 
 def test_lag_in_time_grows_while_nothing_is_heard_of_the_upstream(clock: Clock) -> None:
@@ -211,7 +211,7 @@ def test_after_a_start_it_is_told_how_far_behind_the_archive_is(clock: Clock) ->
 
 
 def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -> None:
-    def reported() -> tuple[str, str]:
+    def standing() -> tuple[str, str]:
         [row] = transfer.rows(["v"])
         return row["state"], row["error"]
 
@@ -220,9 +220,9 @@ def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -
         transfer._take({"event": "archived", "vhost": "v", "log": "v", "next": 40, "newest_ms": 1})
         transfer._take({"event": "restarting", "error": "No space left on device"})
         transfer._take({**LINK, "committed": 50, "committed_ms": 1})
-        assert reported() == ("connected", "No space left on device")
+        assert standing() == ("connected", "No space left on device")
         transfer._take({**works, "transferred": 50} if works["event"] == "link" else works)
-        assert reported() == ("connected", "")
+        assert standing() == ("connected", "")
 
 
 @pytest.mark.parametrize("where", ["start", "watch"])

@@ -89,9 +89,9 @@ def test_what_is_cut_off_was_set_aside(chunks: Chunks, data: st.DataObject) -> N
         assert chunks_aside(data_dir) == before[len(kept) :]
         assert (report is None) == (at == log.next_offset)
         if report is not None:
-            (reported,) = report.logs
-            assert (reported.from_offset, reported.next_offset) == (at, log.next_offset)
-            assert (reported.chunks, reported.octets) == (
+            (log_report,) = report.logs
+            assert (log_report.from_offset, log_report.next_offset) == (at, log.next_offset)
+            assert (log_report.chunks, log_report.octets) == (
                 len(before) - len(kept),
                 sum(len(octets) for _, octets in before[len(kept) :]),
             )
@@ -108,9 +108,9 @@ def test_a_log_is_set_aside_as_a_whole_and_may_be_deleted(tmp_path: Path) -> Non
 
 def test_where_the_cut_falls_into_a_chunk_all_of_it_is_set_aside(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    reported = setting_aside(tmp_path).add("queues/1", 7)
-    assert reported is not None
-    assert reported.from_offset == 6
+    log_report = setting_aside(tmp_path).add("queues/1", 7)
+    assert log_report is not None
+    assert log_report.from_offset == 6
     assert [offset for offset, _ in chunks_aside(tmp_path)] == [6, 8, 10, 12, 14]
 
 
@@ -130,8 +130,8 @@ def test_what_stays_in_the_log_can_be_written_to_and_what_is_aside_stays_as_it_w
 def test_whole_segments_are_not_copied_but_the_first_is(tmp_path: Path) -> None:
     """For a log that is cut at its very begin truncates its first segment."""
     log = filled(tmp_path / "queues/1", EIGHT)
-    reported = setting_aside(tmp_path).add("queues/1", 0)
-    assert reported is not None
+    log_report = setting_aside(tmp_path).add("queues/1", 0)
+    assert log_report is not None
     assert [path.stat().st_nlink for path in segments(log.directory)] == [1, 2, 2, 2]
 
 
@@ -140,9 +140,9 @@ def test_a_log_that_goes_on_although_it_was_quarantined_changes_nothing_there(tm
     for at in range(4, 20, 2):
         data_dir = tmp_path / str(at)
         log = filled(data_dir / "queues/1", EIGHT)
-        reported = setting_aside(data_dir).add("queues/1", 2)
+        log_report = setting_aside(data_dir).add("queues/1", 2)
         before = chunks_aside(data_dir)
-        assert reported is not None
+        assert log_report is not None
         log = make(log.directory).open()
         append_often(log, 2, 33)
         log.sync()
@@ -236,12 +236,12 @@ def test_damaged_octets_are_set_aside_as_they_are(tmp_path: Path, at: int, hit: 
     place = held(log.directory)[hit]
     overwrite(log.directory, place.segment, place.position, b"\xff" * 60)
     octets = b"".join(path.read_bytes() for path in segments(log.directory))
-    reported = setting_aside(tmp_path).add("queues/1", at)
-    assert reported is not None
+    log_report = setting_aside(tmp_path).add("queues/1", at)
+    assert log_report is not None
     tail = b"".join(path.read_bytes() for path in sorted((tmp_path / "divergent").rglob("*.segment")))
     assert octets.endswith(tail)
     assert chunks_aside(tmp_path) == [chunk for chunk in before if chunk[0] >= at and chunk[0] != 2 * hit]
-    assert reported.damaged == (2 * hit >= at)
+    assert log_report.damaged == (2 * hit >= at)
 
 
 def test_what_the_disk_cannot_read_does_not_keep_the_rest_from_being_set_aside(
@@ -260,12 +260,12 @@ def test_what_the_disk_cannot_read_does_not_keep_the_rest_from_being_set_aside(
             raise OSError(errno.EIO, "input/output error")
         return pread(fd, size, at)
 
-    reported = None
+    log_report = None
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", fails)
         patch.setattr(os, "link", lambda *args: fails(-1, 0, 0))
-        reported = setting_aside(tmp_path).add("queues/1", 1)
-    assert reported is not None
+        log_report = setting_aside(tmp_path).add("queues/1", 1)
+    assert log_report is not None
     assert chunks_aside(tmp_path) == before[2:]
     (copy,) = (tmp_path / "divergent").rglob("00000000000000000001.segment")
     octets = segments(log.directory)[1].read_bytes()
@@ -277,9 +277,9 @@ def test_a_missing_segment_does_not_keep_the_rest_from_being_set_aside(tmp_path:
     log = filled(tmp_path / "queues/1", EIGHT)
     before = chunks_in(log.directory)
     segment_path(log.directory, 4).unlink()
-    reported = setting_aside(tmp_path).add("queues/1", 4)
-    assert reported is not None
-    assert (reported.from_offset, reported.next_offset) == (8, 16)
+    log_report = setting_aside(tmp_path).add("queues/1", 4)
+    assert log_report is not None
+    assert (log_report.from_offset, log_report.next_offset) == (8, 16)
     assert chunks_aside(tmp_path) == before[4:]
 
 
@@ -435,9 +435,9 @@ def test_a_longer_tail_than_before_makes_a_report_of_its_own(tmp_path: Path) -> 
 
 def test_of_a_log_that_is_appended_to_what_is_before_the_given_end_counts(tmp_path: Path) -> None:
     log = filled(tmp_path / "queues/1", EIGHT)
-    reported = setting_aside(tmp_path).add("queues/1", 2, 10)
-    assert reported is not None
-    assert (reported.from_offset, reported.next_offset, reported.messages) == (2, 10, 8)
+    log_report = setting_aside(tmp_path).add("queues/1", 2, 10)
+    assert log_report is not None
+    assert (log_report.from_offset, log_report.next_offset, log_report.messages) == (2, 10, 8)
     log.close()
 
 
@@ -449,10 +449,10 @@ def test_a_log_that_lost_its_head_may_be_cut_and_written_to_and_what_is_aside_st
     """Its segments beyond the head live on: the log truncates them when it is cut again, and appends to them."""
     log = filled(tmp_path / "queues/1", EIGHT)
     quarantine = setting_aside(tmp_path, is_lost=True)
-    reported = quarantine.add("queues/1", 0, until)
+    log_report = quarantine.add("queues/1", 0, until)
     quarantine.finish()
     before = chunks_aside(tmp_path)
-    assert reported is not None
+    assert log_report is not None
     log = make(log.directory).open()
     log.drop_before(until)
     log.close()
@@ -462,11 +462,11 @@ def test_a_log_that_lost_its_head_may_be_cut_and_written_to_and_what_is_aside_st
         append(log, 33)
         log.close()
     assert chunks_aside(tmp_path) == before
-    assert reported.next_offset == until
+    assert log_report.next_offset == until
     for kind in (ChunkType.USER, ChunkType.TRACKING):
         assert not [
             found
-            for found in chunks_of(tmp_path, next(iter(reports(tmp_path))).id, reported, kind)
+            for found in chunks_of(tmp_path, next(iter(reports(tmp_path))).id, log_report, kind)
             if isinstance(found, Corrupt)
         ]
 
@@ -478,10 +478,10 @@ def test_what_was_appended_to_a_log_since_it_was_added_makes_a_report_of_its_own
     append(log, 33)
     log.close()
     quarantine = setting_aside(tmp_path)
-    reported = quarantine.add("queues/1", 2, log.next_offset)
-    assert reported is not None
-    assert (reported.from_offset, reported.next_offset) == (2, log.next_offset)
-    assert quarantine.add("queues/1", 2, log.next_offset) == reported
+    log_report = quarantine.add("queues/1", 2, log.next_offset)
+    assert log_report is not None
+    assert (log_report.from_offset, log_report.next_offset) == (2, log.next_offset)
+    assert quarantine.add("queues/1", 2, log.next_offset) == log_report
     assert [report.logs[0].next_offset for report in reports(tmp_path)] == [18, log.next_offset]
 
 
@@ -640,11 +640,11 @@ def test_settlements_are_counted_by_the_messages_that_they_are_of(
             for first, count in each
             for offset in range(first, first + count)
         } & messages
-        reported = setting_aside(data_dir).add("queues/1", at)
-        assert reported is not None
-        assert reported.messages == sum(offset >= at for offset in messages)
-        assert reported.settlements == len(settled)
-        assert reported.settlements_lost == sum(offset < at for offset in settled)
+        log_report = setting_aside(data_dir).add("queues/1", at)
+        assert log_report is not None
+        assert log_report.messages == sum(offset >= at for offset in messages)
+        assert log_report.settlements == len(settled)
+        assert log_report.settlements_lost == sum(offset < at for offset in settled)
 
 
 def test_settlements_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
@@ -655,9 +655,9 @@ def test_settlements_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
     log.sync()
     log.close()
     flip(log.directory, 0, 68 + 48 + 6)
-    reported = setting_aside(tmp_path).add("queues/1")
-    assert reported is not None
-    assert (reported.damaged, reported.settlements, reported.chunks) == (2, 0, 3)
+    log_report = setting_aside(tmp_path).add("queues/1")
+    assert log_report is not None
+    assert (log_report.damaged, log_report.settlements, log_report.chunks) == (2, 0, 3)
 
 
 @pytest.mark.parametrize("report_id", ["", ".", "..", "../divergent", "20261121T114500-e5/..", "nothing"])

@@ -50,9 +50,9 @@ def test_a_policy_that_replicates_nothing_for_lack_of_a_tag_is_set_with_a_warnin
     ctl = Session(lambda: nullcontext(cast(Api, api)), ExitStack(), vhost="orders", quiet=True)
     set_policy.action(ctl, "osr", "^.*", definition)
     assert len(api.put_bodies) == 1
-    reported = capsys.readouterr().err
-    assert warning in reported
-    assert bool(reported) == bool(warning)
+    printed = capsys.readouterr().err
+    assert warning in printed
+    assert bool(printed) == bool(warning)
 
 
 def test_a_definition_on_standard_input_is_read_once(

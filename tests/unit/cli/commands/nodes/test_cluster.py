@@ -130,7 +130,7 @@ def test_a_node_joins_once(trio: Trio, ctl: Ctl) -> None:
     )
     trio.clusters[A].status_state = "forgotten"
     assert ctl("join_cluster", "--disc", B)[:2] == (0, f"Clustering node {A} with {B}\n")
-    assert trio.clusters[A].reported[-1] == ("join", B)
+    assert trio.clusters[A].calls[-1] == ("join", B)
     assert failure(ctl, "join_cluster", A) == (70, f"cannot cluster node with itself: {A}")
     assert failure(ctl, "join_cluster", "rabbit@d") == (69, "rabbit@d is no member")
     assert failure(ctl, "join_cluster", "--ram", B)[0] == 64
@@ -168,7 +168,7 @@ def test_leaders_are_rebalanced(trio: Trio, ctl: Ctl) -> None:
         "Node name\tNumber of quorum queues\tNumber of replicated classic queues",
         *(f"{name}\t0\t2" for name in (A, B, C)),
     ]
-    assert ("rebalance", "classic", "^v", "^q") in trio.clusters[A].reported
+    assert ("rebalance", "classic", "^v", "^q") in trio.clusters[A].calls
     assert failure(ctl, "rebalance", "other")[0] == 64
 
 
@@ -248,7 +248,7 @@ def test_a_synchronisation_is_stopped(trio: Trio, ctl: Ctl) -> None:
     trio.declare("plain", B)
     stopping = "Stopping synchronising queue '{}' in vhost '/' ...\n"
     assert ctl("cancel_sync_queue", "q") == (0, stopping.format("q"), "")
-    assert ("cancel_sync", "/", "q") in trio.clusters[B].reported
+    assert ("cancel_sync", "/", "q") in trio.clusters[B].calls
     assert ctl("cancel_sync_queue", "plain") == (0, stopping.format("plain") + "not_syncing\n", "")
     assert failure(ctl, "cancel_sync_queue", "nope") == (69, "not_found")
 

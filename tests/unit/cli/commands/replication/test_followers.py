@@ -245,7 +245,7 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
         "State: streaming\nEpoch: 3\n",
         "",
     )
-    assert replication.reported == [("promote", True, False, None)]
+    assert replication.calls == [("promote", True, False, None)]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_what_a_delayed_follower_applies_first_is_the_operator_s_choice(
     replication.follow("delayed", held_back=HELD)
     replication.held_back = {**HELD, "oldest_at_ms": None, "newest_at_ms": None}
     shown = lines(ctl("-q", "promote_follower", *option)[1])
-    assert replication.reported == [("promote", False, False, until_ms)]
+    assert replication.calls == [("promote", False, False, until_ms)]
     assert "Not applied: 7 messages, 9 records, 1.2 kB" in shown
     assert "Quarantined as: r1" in shown
 
@@ -333,7 +333,7 @@ def test_a_choice_that_is_none_is_refused(
 ) -> None:
     replication.follow("delayed")
     assert ctl("-q", "promote_follower", *options) == (64, "", f"leveretctl: {error}\n")
-    assert replication.reported == []
+    assert replication.calls == []
 
 
 def test_a_follower_that_has_not_all_is_promoted_by_force_only(
@@ -371,7 +371,7 @@ def test_logs_that_are_alike_are_listed(ctl: Ctl, replication: FakeReplication) 
     replication.rows = [compared()]
     status, out, _ = ctl("-q", "replication_verify", "--follower", "b", "--deep")
     assert (status, lines(out)[1]) == (0, "b\tqueues/1\t/\tq\t0\t9\t2\t300\ttrue\t")
-    assert replication.reported == [("verify", "b", True)]
+    assert replication.calls == [("verify", "b", True)]
 
 
 def test_logs_that_differ_are_listed_and_fail_the_command(ctl: Ctl, replication: FakeReplication) -> None:

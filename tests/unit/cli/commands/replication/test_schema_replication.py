@@ -42,4 +42,4 @@ def test_a_sync_is_forced_only_when_that_is_said(ctl: Ctl, node: FakeNode) -> No
     status, out, _ = ctl("sync_schema_replication")
     assert (status, out.splitlines()[1:]) == (0, ["Put: 1", "Deleted: 2", "Conflict: queues v/q: why"])
     assert ctl("sync_schema_replication", "--force")[0] == 0
-    assert node.schema_sync.reported == [("sync", False), ("sync", True)]
+    assert node.schema_sync.calls == [("sync", False), ("sync", True)]

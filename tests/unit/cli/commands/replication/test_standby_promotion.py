@@ -204,8 +204,8 @@ def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: st
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
-    reported = cast(ReportLines, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
-    [_, (_, said)] = reported.lines
+    outcome = cast(ReportLines, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
+    [_, (_, said)] = outcome.lines
     assert re.search(text, said)
 
 
@@ -290,9 +290,9 @@ def test_an_upstream_that_is_alive_is_told_and_a_person_is_asked(
         with pytest.raises(CtlError, match="not promoted"):
             promote(api, **options)
     assert [what for what, _ in api.asked] == (["promote"] if promotes else [])
-    reported = capsys.readouterr().err
-    assert "the upstream at a:5552 is alive, heard 0.3 s ago" in reported
-    assert ("Promote nevertheless?" in reported) == (answer is not None)
+    printed = capsys.readouterr().err
+    assert "the upstream at a:5552 is alive, heard 0.3 s ago" in printed
+    assert ("Promote nevertheless?" in printed) == (answer is not None)
 
 
 def test_nobody_is_asked_where_the_upstream_is_lost_or_nothing_is_promoted(
