@@ -335,15 +335,15 @@ def _promote(follower: Follower, published: int) -> dict[str, Reading]:
         asked = time.monotonic()
         answer = pool.submit(operator.promote)
         opened = wait_amqp(process)
-        reported = answer.result()
-    if not reported["promoted"]:
-        raise LoadError(f"promotion: {reported['reason']}")
+        outcome = answer.result()
+    if not outcome["promoted"]:
+        raise LoadError(f"promotion: {outcome['reason']}")
     connection = Connection(process.amqp_port)
     found = connection.ready_messages(QUEUE)
     connection.close()
     if found != published:
         raise LoadError(f"{published} messages confirmed, {found} after the promotion")
-    details = {"took_ms": float(reported["took_ms"]), "messages": float(found)}
+    details = {"took_ms": float(outcome["took_ms"]), "messages": float(found)}
     return {"follower-promotion": Reading(opened - asked, details=details)}
 
 

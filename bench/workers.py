@@ -115,9 +115,9 @@ class Worker:
             raise LoadError(f"{self._role}: no end after {timeout_s:g} s") from None
         if self._process.returncode != 0:
             raise LoadError(error.strip() or f"{self._role}: status {self._process.returncode}")
-        reported = json.loads(text)
-        reported["samples"] = [(moment, count) for moment, count in reported["samples"]]
-        return Result(**reported)
+        result = json.loads(text)
+        result["samples"] = [(moment, count) for moment, count in result["samples"]]
+        return Result(**result)
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None

@@ -159,14 +159,14 @@ class SchemaFollower:
             raise SchemaSyncError("schema sync reply: it answers nothing that was asked")
         for kind, index in asked:
             count = self._due.pop((kind, index))
-            reported = reply.answers[kind][index]
+            found = reply.answers[kind][index]
             bucket = self._digests.bucket(kind, count, index)
-            gone = list(bucket) if (kind, index) in self._whole else _split(reported.gone)
+            gone = list(bucket) if (kind, index) in self._whole else _split(found.gone)
             for digest in gone:
                 if digest in bucket:
                     self.theirs.apply(Delete(kind, bucket[digest].entity.key))
                     yield
-            for entity in reported.entities:
+            for entity in found.entities:
                 self.theirs.apply(Put(entity))
                 yield
 

@@ -23,7 +23,7 @@ def cause_of(error: BaseException) -> str:
     text = str(error)
     _, traceback, stack = text.rpartition(_TRACEBACK)
     # Spark's own text comes first, and behind it the state of the query, whose lines look like errors.
-    reported = stack if traceback else text.partition(_QUERY_STATE)[0]
-    found = _ERROR.search(reported)
-    line = f"{found[1]}: {found[2]}" if found else reported.strip().split("\n")[0]
+    relevant = stack if traceback else text.partition(_QUERY_STATE)[0]
+    found = _ERROR.search(relevant)
+    line = f"{found[1]}: {found[2]}" if found else relevant.strip().split("\n")[0]
     return line[:TEXT_CHARS_MAX]

@@ -267,9 +267,9 @@ class ClusterCommands:
         """Return the numbers of messages in queues; 0 for queues of a node that does not answer."""
         others = [node for node in self.alive() if node != self.name]
         asked = (self.ask(node, "lengths", {}) for node in others)
-        reported = [{"lengths": self._lengths()}, *await asyncio.gather(*asked, return_exceptions=True)]
+        answers = [{"lengths": self._lengths()}, *await asyncio.gather(*asked, return_exceptions=True)]
         lengths: Counter[QueueKey] = Counter()
-        for each in reported:
+        for each in answers:
             if not isinstance(each, BaseException):
                 lengths.update({(vhost, name): count for vhost, name, count in each["lengths"]})
         return lengths

@@ -81,8 +81,8 @@ class _Served(msgspec.Struct):
 def _is_answered_in_full(request: SyncRequest, reply: SyncReply) -> bool:
     """Return whether the reply leaves nothing to request: then the downstream is in sync."""
     asked = {(kind, index) for kind, ask in request.asks.items() for index in ask.held}
-    reported = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
-    return not reply.buckets and asked == reported
+    answered = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
+    return not reply.buckets and asked == answered
 
 
 class SchemaSync:

@@ -41,7 +41,7 @@ class ClusterSites(Sites):
         """End every process and remove every file; an error comes with the nodes' logs."""
         if isinstance(value, Exception):
             for site in (self.pair.site, self._second):
-                value.add_note(site.reported())
+                value.add_note(site.evidence())
         super().__exit__(kind, value, trace)
 
     @property

@@ -119,7 +119,7 @@ class DemoNodes:
     ) -> None:
         """End every process and remove every file; an error comes with the nodes' logs."""
         if isinstance(value, Exception):
-            value.add_note(self.site.reported())
+            value.add_note(self.site.evidence())
         self.applications.close()
         self._follower.close()
         self.site.close()
@@ -232,16 +232,16 @@ class DemoNodes:
         self.site.start(node)
         self._wait_all(lambda each: node.node in each.synchronised, f"{node.node} to be synchronised")
         took_s = time.monotonic() - began_s
-        reported = {each: each.log_text()[before[each.node] :] for each in self.site.members}
+        logs = {each: each.log_text()[before[each.node] :] for each in self.site.members}
         lacks = [
             (int(copied), int(whole))
-            for text in reported.values()
+            for text in logs.values()
             for mirror, copied, whole in _LACKS.findall(text)
             if mirror == node.node
         ]
         return Return(
             backlog_bytes=sum(whole - copied for copied, whole in lacks),
             copied_bytes=sum(copied for copied, _ in lacks),
-            quarantine=sum(int(end) - int(offset) for offset, end in _DIVERGED.findall(reported[node])),
+            quarantine=sum(int(end) - int(offset) for offset, end in _DIVERGED.findall(logs[node])),
             took_s=took_s,
         )

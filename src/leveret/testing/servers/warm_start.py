@@ -175,10 +175,10 @@ class WarmProcess:
                     selector.register(self._ended, selectors.EVENT_READ)
                     if not selector.select(timeout_s):
                         return None
-                reported = self._ended.recv(_EXIT.size)
+                octets = self._ended.recv(_EXIT.size)
                 self._ended.close()
                 # Its parent ended without a report, so this run ends, and the process is killed with it.
-                self.returncode = _EXIT.unpack(reported)[0] if reported else -signal.SIGKILL
+                self.returncode = _EXIT.unpack(octets)[0] if octets else -signal.SIGKILL
             return self.returncode
 
     def __enter__(self) -> Self:
@@ -250,10 +250,10 @@ def _serve(program: str, orders: socket.socket) -> None:
                 with contextlib.suppress(BlockingIOError):
                     woken.recv(4096)
                 _reap(running)
-            elif (order := _received(orders)) is None:
+            elif (received := _received(orders)) is None:
                 return
             else:
-                reported, (*places, ended) = order
+                order, (*places, ended) = received
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
@@ -262,7 +262,7 @@ def _serve(program: str, orders: socket.socket) -> None:
                     for each in (orders, waker, woken, *running.values()):
                         each.close()
                     os.close(ended)
-                    _become(program, reported, places)
+                    _become(program, order, places)
                 for each_place in places:
                     os.close(each_place)
                 running[pid] = socket.socket(fileno=ended)

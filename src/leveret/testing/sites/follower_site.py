@@ -272,7 +272,7 @@ class FollowerSite:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if value is not None and not isinstance(value, NotReady):
-            value.add_note(self.reported())
+            value.add_note(self.evidence())
         for member in self.members:
             member.close()
 
@@ -340,7 +340,7 @@ class FollowerSite:
             assert comparison.is_identical, f"{self.leader.name} and {name}: {comparison}"
         return found[0][1].octets
 
-    def reported(self) -> str:
+    def evidence(self) -> str:
         """Return the end of every member's log, for an error."""
         return "\n".join(f"--- {each.name}\n{each.node.server.log_tail()}" for each in self.members)
 

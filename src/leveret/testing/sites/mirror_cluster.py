@@ -128,7 +128,7 @@ class MirrorCluster:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if value is not None and not isinstance(value, NotReady):
-            value.add_note(self.reported())
+            value.add_note(self.evidence())
         self.close()
 
     def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
@@ -358,9 +358,9 @@ class MirrorCluster:
         try:
             wait_until(asked, what, timeout_s)
         except NotReady as late:
-            raise NotReady(f"{late}\n{self.reported()}") from None
+            raise NotReady(f"{late}\n{self.evidence()}") from None
 
-    def reported(self) -> str:
+    def evidence(self) -> str:
         """Return the reports of all nodes, and the ends of their logs, for an error."""
         return "\n".join(
             f"--- {each.node}: {self._report_of(each)}\n{each.log_tail()}" for each in self.nodes

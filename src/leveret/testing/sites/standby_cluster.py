@@ -104,7 +104,7 @@ class StandbyCluster:
     ) -> None:
         for cluster in (self.cluster, self.source):
             if value is not None and cluster is not None:
-                value.add_note(cluster.reported())
+                value.add_note(cluster.evidence())
         self.close()
 
     @property
