@@ -119,11 +119,11 @@ async def play(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_publish_waits_for_the_offsets_before_it_and_for_none_behind_it(
+async def test_a_publish_waits_for_the_offsets_before_it_and_for_none_behind_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_offsets, "_ASK_AGAIN_S", 0)
-    asyncio.run(play(seed))
+    await play(seed)
 
 
 async def test_offsets_that_keep_coming_hold_up_no_publish() -> None:
@@ -220,14 +220,14 @@ async def test_a_leader_that_is_replaced_says_so(queue: Queue, monkeypatch: pyte
         await answer
 
 
-def test_offsets_that_are_not_safe_in_time_or_refused_by_the_disk_are_an_error(
+async def test_offsets_that_are_not_safe_in_time_or_refused_by_the_disk_are_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(leader_offsets, "_ASK_AGAIN_S", 0.001)
     monkeypatch.setattr(leader_offsets, "_ASKED_S", 0.005)
     logs = Logs(stream())
     with pytest.raises(LeveretError, match="not safe in time"):
-        asyncio.run(logs.offsets(nobody).store_safely(KEY, 0, {"r": 7}))
+        await logs.offsets(nobody).store_safely(KEY, 0, {"r": 7})
     logs.refusal = StorageError("no space")
     with pytest.raises(StorageError):
-        asyncio.run(logs.offsets(nobody).store_safely(KEY, 0, {"r": 8}))
+        await logs.offsets(nobody).store_safely(KEY, 0, {"r": 8})
