@@ -6,9 +6,9 @@ Leases are long where a node has to stay, so that a slow machine changes nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from leveret.config import Config, build, gather
 from leveret.config.uris import Endpoints
@@ -98,10 +98,6 @@ async def node(name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) ->
         yield one
     finally:
         await one.store.stop()
-
-
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scene)
 
 
 async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, StoredValue]:

@@ -22,7 +22,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
-from tests.e2e.store_node import PATIENCE_S, SHORT_MS, Node, etcd_door, node, play, read
+from tests.e2e.store_node import PATIENCE_S, SHORT_MS, Node, etcd_door, node, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -325,7 +325,7 @@ def test_a_member_of_etcd_that_dies_or_hangs_is_left_for_another() -> None:
             assert (a.losses, b.losses) == ([], [])
 
     with EtcdCluster(3) as cluster:
-        play(scene(cluster))
+        asyncio.run(scene(cluster))
 
 
 async def test_all_is_read_page_by_page(shared_etcd: EtcdCluster) -> None:

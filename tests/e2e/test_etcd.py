@@ -30,7 +30,7 @@ from leveret.testing.servers import certificates, etcd
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
 from leveret.testing.servers.process import ServerProcess
-from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, etcd_door, play
+from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, etcd_door
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -328,7 +328,7 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
             await until(lambda: b.election.status()["last_error"])
 
     with EtcdCluster(tls=issued, heartbeat_ms=HEARTBEAT_MS) as cluster:
-        play(scene(cluster))
+        asyncio.run(scene(cluster))
 
 
 @pytest.mark.parametrize("body", [b"not found", b'{"error": "\xff"}'])
