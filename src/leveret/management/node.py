@@ -17,6 +17,8 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.definitions import QueueKey
+from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
@@ -479,7 +481,7 @@ class StreamListenerView(Protocol):
     """The stream listener and its connections."""
 
     @property
-    def connections(self) -> Sequence[Any]:
+    def connections(self) -> Sequence[StreamPeer]:
         """The open connections."""
 
 
@@ -487,7 +489,7 @@ class AmqpService(Protocol):
     """The AMQP listener and its AMQP 1.0 connections."""
 
     @property
-    def amqp10_connections(self) -> Sequence[Any]:
+    def amqp10_connections(self) -> Sequence[Amqp10Connection]:
         """The open AMQP 1.0 connections."""
 
 

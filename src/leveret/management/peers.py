@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeAlias
 
 from leveret.core.queues.queue import Queue
 from leveret.management.node import ManagedNode
+from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
+
+OtherPeer: TypeAlias = StreamPeer | Amqp10Connection
+"""A connection that is not AMQP 0-9-1's."""
+AnyPeer: TypeAlias = ClientConnection | OtherPeer
 
 
 def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
@@ -19,12 +25,12 @@ def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
     return sorted(found, key=lambda each: (each.connected_at_ms, each.peer))
 
 
-def stream_connections(node: ManagedNode) -> list[Any]:
+def stream_connections(node: ManagedNode) -> list[StreamPeer]:
     """The open connections of the stream protocol, oldest first."""
     return sorted(node.streams.connections, key=lambda each: (each.since_ms, each.name))
 
 
-def other_connections(node: ManagedNode) -> list[Any]:
+def other_connections(node: ManagedNode) -> list[OtherPeer]:
     """The open connections other than AMQP 0-9-1's, of the stream protocol and of AMQP 1.0, oldest first."""
     amqp10 = sorted(node.amqp.amqp10_connections, key=lambda each: (each.since_ms, each.name))
     return [*stream_connections(node), *amqp10]

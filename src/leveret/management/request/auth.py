@@ -122,7 +122,7 @@ class Requester:
             return found
         return [each for each in found if user_of(each) == self.name]
 
-    def require_own(self, user: str) -> None:
+    def require_own(self, user: str | None) -> None:
         """Check that what `user` has open is the caller's own, or that the caller is an administrator.
 
         Raises:

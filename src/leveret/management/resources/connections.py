@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from leveret.management.peers import amqp_connections, other_connections
+from leveret.management.peers import AnyPeer, amqp_connections, other_connections
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import whole_list, whole_rows
 from leveret.management.request.other_nodes import parts
@@ -18,6 +18,7 @@ from leveret.management.views.peer_view import amqp_connection_json, ends, other
 from leveret.model.errors import NotFound
 from leveret.session.amqp091.connection import ClientConnection
 
+P = TypeVar("P", bound=AnyPeer)
 _REASON: Final = "Closed via management plugin"
 
 
@@ -78,27 +79,29 @@ async def close_of_user(call: Call) -> Response:
     return done()
 
 
-def visible(call: Call) -> list[Any]:
+def visible(call: Call) -> list[AnyPeer]:
     """The connections of the caller, or all for monitors."""
-    return visible_of(call, [*amqp_connections(call.node), *other_connections(call.node)])
+    found: list[AnyPeer] = [*amqp_connections(call.node), *other_connections(call.node)]
+    return visible_of(call, found)
 
 
-def visible_of(call: Call, found: list[Any]) -> list[Any]:
+def visible_of(call: Call, found: list[P]) -> list[P]:
     """The same, of these connections."""
     return call.caller.watched(found, lambda each: each.user)
 
 
-def connection_json(call: Call, connection: Any) -> dict[str, Any]:
+def connection_json(call: Call, connection: AnyPeer) -> dict[str, Any]:
     """A connection of any protocol."""
-    is_amqp = isinstance(connection, ClientConnection)
-    shown = (amqp_connection_json if is_amqp else other_connection_json)(call.node, connection)
+    if isinstance(connection, ClientConnection):
+        shown = amqp_connection_json(call.node, connection)
+    else:
+        shown = other_connection_json(call.node, connection)
     return {**shown, **call.rates.connection(connection, call.ranges())}
 
 
-def name_of(connection: Any) -> str:
+def name_of(connection: AnyPeer) -> str:
     """`PEER:PORT -> OWN:PORT`."""
-    name: str = connection.peer if isinstance(connection, ClientConnection) else connection.name
-    return name
+    return connection.peer if isinstance(connection, ClientConnection) else connection.name
 
 
 def _is_here(call: Call) -> bool:
@@ -108,7 +111,7 @@ def _is_here(call: Call) -> bool:
 _elsewhere: Final = at_holder("/api/connections/{name}", _is_here)
 
 
-def _existing(call: Call) -> Any:
+def _existing(call: Call) -> AnyPeer:
     name = call.path("name")
     for each in visible(call):
         if name_of(each) == name:
@@ -116,7 +119,7 @@ def _existing(call: Call) -> Any:
     raise NotFound(f"connection '{name}' does not exist")
 
 
-def _of_user(call: Call) -> list[Any]:
+def _of_user(call: Call) -> list[AnyPeer]:
     user = call.path("user")
     return [each for each in visible(call) if each.user == user]
 
@@ -127,14 +130,14 @@ def reason_given(call: Call) -> str:
     return _REASON if given is None else given.encode("latin-1").decode(errors="replace")
 
 
-def _close(connection: Any, reason: str) -> None:
+def _close(connection: AnyPeer, reason: str) -> None:
     if isinstance(connection, ClientConnection):
         connection.force_close(reason)
     else:
         connection.cut(reason)
 
 
-async def _list(call: Call, found: list[Any]) -> Response:
+async def _list(call: Call, found: list[AnyPeer]) -> Response:
     listing = Listing(
         found,
         lambda each: connection_json(call, each),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
@@ -17,6 +17,7 @@ from leveret.management.request.replies import done
 from leveret.management.resources.connections import connection_json, name_of, reason_given, visible_of
 from leveret.management.views.peer_view import publisher_json, subscription_json
 from leveret.model.errors import NotFound
+from leveret.runtime.clients.stream_peer import StreamPeer
 
 
 async def show_connections(call: Call) -> Response:
@@ -69,7 +70,7 @@ async def show_consumers_of(call: Call) -> Response:
 
 
 async def _attached(
-    call: Call, what: str, to: str, shown: Callable[[ManagedNode, Any, int], Row]
+    call: Call, what: str, to: str, shown: Callable[[ManagedNode, StreamPeer, int], Row]
 ) -> Response:
     """Publishers or consumers, of the path's vhost and stream, if it has any."""
     parts = call.request.path_params
@@ -85,7 +86,7 @@ async def _attached(
     return await whole_rows(call, rows)
 
 
-def _visible(call: Call) -> list[Any]:
+def _visible(call: Call) -> list[StreamPeer]:
     return visible_of(call, stream_connections(call.node))
 
 
@@ -96,7 +97,7 @@ def _is_here(call: Call) -> bool:
 _elsewhere: Final = at_holder("/api/stream/connections/{vhost}/{name}", _is_here)
 
 
-def _existing(call: Call) -> Any:
+def _existing(call: Call) -> StreamPeer:
     vhost, name = call.vhost(), call.path("name")
     for each in _visible(call):
         if each.vhost == vhost and name_of(each) == name:
@@ -104,7 +105,7 @@ def _existing(call: Call) -> Any:
     raise NotFound(f"stream connection '{name}' does not exist in vhost '{vhost}'")
 
 
-async def _list(call: Call, found: list[Any]) -> Response:
+async def _list(call: Call, found: list[StreamPeer]) -> Response:
     listing = Listing(found, lambda each: connection_json(call, each), order=name_of, name=name_of)
     return await whole_list(call, listing, in_pages=True)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.management.node import ManagedNode
+from leveret.management.peers import OtherPeer
+from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
@@ -37,7 +39,7 @@ def amqp_connection_json(node: ManagedNode, connection: ClientConnection) -> Jso
     }
 
 
-def other_connection_json(node: ManagedNode, connection: Any) -> Json:
+def other_connection_json(node: ManagedNode, connection: OtherPeer) -> Json:
     """A connection of the stream protocol, or of AMQP 1.0."""
     return {
         **ends(connection.name),
@@ -128,7 +130,9 @@ def _forwarded(client: ForwardedConsumer) -> Json:
     return _channel_details(client.connection, client.number, client.user, client.node)
 
 
-def stream_consumer_json(node: ManagedNode, connection: Any, number: int, subscription: Subscription) -> Json:
+def stream_consumer_json(
+    node: ManagedNode, connection: StreamPeer, number: int, subscription: Subscription
+) -> Json:
     """A consumer of the stream protocol, in the form of AMQP 0-9-1's."""
     named = _channel_details(connection.name, 0, connection.user, node.config.node_name)
     return {
@@ -144,7 +148,7 @@ def stream_consumer_json(node: ManagedNode, connection: Any, number: int, subscr
     }
 
 
-def subscription_json(node: ManagedNode, connection: Any, number: int) -> Json:
+def subscription_json(node: ManagedNode, connection: StreamPeer, number: int) -> Json:
     """A consumer of the stream protocol, in the form of its own list."""
     subscription = connection.subscriptions[number]
     return {
@@ -160,7 +164,7 @@ def subscription_json(node: ManagedNode, connection: Any, number: int) -> Json:
     }
 
 
-def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
+def publisher_json(node: ManagedNode, connection: StreamPeer, number: int) -> Json:
     """A publisher of the stream protocol."""
     publisher = connection.publishers[number]
     return {
@@ -204,7 +208,7 @@ def connection_details(name: str) -> Json:
     return {key: known[key] for key in ("name", "peer_host", "peer_port")}
 
 
-def _connection(node: ManagedNode, connection: Any) -> Json:
+def _connection(node: ManagedNode, connection: StreamPeer) -> Json:
     return {
         **connection_details(connection.name),
         "user": connection.user,

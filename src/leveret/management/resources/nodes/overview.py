@@ -12,6 +12,7 @@ import leveret
 from leveret.core.broker.routing import ROUTERS
 from leveret.management.node import ManagedNode
 from leveret.management.peers import (
+    AnyPeer,
     amqp_connections,
     channels,
     consumers,
@@ -130,7 +131,7 @@ def _known_vhosts(call: Call) -> list[str]:
 def _object_totals(call: Call) -> dict[str, int]:
     seen = [call.broker.topologies[name] for name in _known_vhosts(call)]
     watched, node = call.caller.watched, call.node
-    connections: list[Any] = [*amqp_connections(node), *other_connections(node)]
+    connections: list[AnyPeer] = [*amqp_connections(node), *other_connections(node)]
     return {
         "channels": len(watched(channels(node), lambda each: each.connection.user)),
         "connections": len(watched(connections, lambda each: each.user)),
