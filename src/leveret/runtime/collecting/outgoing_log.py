@@ -14,7 +14,7 @@ from builtins import bytes as octets_type
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
@@ -67,6 +67,17 @@ _UNNAMED_BYTES_MAX: Final = 1024 * 1024
 _READ_BYTES: Final = 16 * 1024
 """The octets of one read, in a log whose chunks are mostly references, or small."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
+
+
+class _Chunk(NamedTuple):
+    """A chunk to append; `crc` is None if it is still to be computed, and `attributes` come behind the log's own."""
+
+    kind: int
+    entries: int
+    records: int
+    data: bytes
+    crc: int | None
+    attributes: Sequence[bytes] = ()
 
 
 class OutgoingLog(CommittedLog):
@@ -320,39 +331,11 @@ class OutgoingLog(CommittedLog):
         if self.by_reference.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
             # Its own octets are few: retention drops whole segments, with the referenced data.
             self.log.roll()
-        entries, records = header.entries, header.records
-        crc: int | None = header.crc
-        is_stream = isinstance(queue, Stream)
         is_named = by_name and may_be_by_reference(queue, header)
-        attributes = _stored_positions_of(trailer) if is_stream else []
-        if is_named:
-            data, crc, attributes = b"", None, [reference_of(header)]
-        elif is_stream and header.type == ChunkType.USER:
-            try:
-                data, entries = pack_entries(data)
-            except ChunkError as error:
-                raise StorageError(f"stream '{queue.key[1]}', offset {header.chunk_id}: {error}") from None
-            records, crc = entries, None
-        elif is_stream:
-            data, entries, records, crc = encode_entry(b""), 1, 1, None
-        kind = header.type
-        if kind == ChunkType.RELOCATION:
-            # Downstreams have its messages, at the same offsets, from their first place.
-            kind, crc = ChunkType.TRACKING, None
-            data = encode_entry(encode_settlements([Settlement(Reason.ACKED, header.chunk_id, 1)]))
-        if not is_stream or header.type == ChunkType.USER or attributes:
-            self._append(
-                key,
-                kind,
-                entries,
-                records,
-                data,
-                header.timestamp_ms,
-                header.chunk_id,
-                crc,
-                attributes,
-                queue_type(queue.definition.arguments) if header.type == ChunkType.USER else "",
-            )
+        chunk = _chunk_of(queue, header, data, trailer, is_named=is_named)
+        if chunk is not None:
+            kind = queue_type(queue.definition.arguments) if header.type == ChunkType.USER else ""
+            self._append(key, header.chunk_id, header.timestamp_ms, chunk, kind)
         segment = self.log.newest_segment
         if header.type == ChunkType.USER:
             self._lowest_offsets.note(key, segment, header.chunk_id)
@@ -382,7 +365,7 @@ class OutgoingLog(CommittedLog):
             ]
             begin = behind
         data = encode_entry(encode_settlements(ranges))
-        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None, attributes)
+        self._append(key, at, timestamp_ms, _Chunk(ChunkType.TRACKING, 1, 1, data, None, attributes))
 
     def settle_earlier(
         self, key: Key, first: int, timestamp_ms: int, besides: Iterable[tuple[int, int]]
@@ -395,17 +378,7 @@ class OutgoingLog(CommittedLog):
         self.settle_below(key, first, timestamp_ms, at=first - 1, besides=besides, reason=reason)
 
     def _append(
-        self,
-        key: Key,
-        kind: int,
-        entries: int,
-        records: int,
-        data: bytes,
-        timestamp_ms: int,
-        offset: int,
-        crc: int | None,
-        attributes: Sequence[bytes] = (),
-        kind_of_queue: str = "",
+        self, key: Key, offset: int, timestamp_ms: int, chunk: _Chunk, kind_of_queue: str = ""
     ) -> None:
         self._identity.begin_leadership()
         if not self._incarnations_saved:
@@ -415,11 +388,13 @@ class OutgoingLog(CommittedLog):
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, kind_of_queue.encode(), offset),
-            *attributes,
+            *chunk.attributes,
         )
-        header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
+        header = self.log.append(
+            chunk.kind, chunk.entries, chunk.records, chunk.data, timestamp_ms, trailer, chunk.crc
+        )
         self.last_appended_id = header.chunk_id
-        self._checkpoint.note(key, self.log.newest_segment, offset + records)
+        self._checkpoint.note(key, self.log.newest_segment, offset + chunk.records)
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
         """Count the messages that queues hold and the log lacks, after retention or deletions."""
@@ -625,6 +600,34 @@ def remove_log(tree: Tree, directory: Path) -> None:
     for name in STATE_FILES:
         tree.file(directory / name).remove()
     tree.log(directory).delete()
+
+
+def _chunk_of(queue: Queue, header: Header, data: bytes, trailer: bytes, *, is_named: bool) -> _Chunk | None:
+    """What a chunk of a queue's log becomes; None if downstreams need nothing of it.
+
+    Raises:
+        StorageError: a stream's entries cannot be separated.
+    """
+    entries, records = header.entries, header.records
+    if is_named:
+        return _Chunk(header.type, entries, records, b"", None, [reference_of(header)])
+    if isinstance(queue, Stream):
+        return _chunk_of_stream(queue, header, data, _stored_positions_of(trailer))
+    if header.type == ChunkType.RELOCATION:
+        # Downstreams have its messages, at the same offsets, from their first place.
+        settlement = encode_entry(encode_settlements([Settlement(Reason.ACKED, header.chunk_id, 1)]))
+        return _Chunk(ChunkType.TRACKING, entries, records, settlement, None)
+    return _Chunk(header.type, entries, records, data, header.crc)
+
+
+def _chunk_of_stream(queue: Queue, header: Header, data: bytes, positions: list[bytes]) -> _Chunk | None:
+    if header.type != ChunkType.USER:
+        return _Chunk(header.type, 1, 1, encode_entry(b""), None, positions) if positions else None
+    try:
+        packed, entries = pack_entries(data)
+    except ChunkError as error:
+        raise StorageError(f"stream '{queue.key[1]}', offset {header.chunk_id}: {error}") from None
+    return _Chunk(header.type, entries, entries, packed, None, positions)
 
 
 def _stored_positions_of(trailer: bytes) -> list[bytes]:
