@@ -3,6 +3,8 @@ import { h } from "/files/dom.js";
 import { askRead } from "/files/server.js";
 import { DANGERS, duration, loss, number, plural } from "/files/words.js";
 
+// As in console/http/views.py.
+const PAGE_ROWS = 100;
 const wanted = { text: "", danger: "", from: 0 };
 let typing = 0;
 
@@ -131,7 +133,7 @@ function pages(shown, again) {
   const last = Math.min(shown.from + shown.rows.length, shown.total);
   const turn = (from) => () => { wanted.from = from; again(); window.scrollTo(0, 0); };
   return h("p", { class: "pages" },
-    h("button", { disabled: shown.from === 0, onclick: turn(Math.max(0, shown.from - 100)) }, "Previous"),
+    h("button", { disabled: shown.from === 0, onclick: turn(Math.max(0, shown.from - PAGE_ROWS)) }, "Previous"),
     h("span", {}, shown.total ? `${number(shown.from + 1)} to ${number(last)} of ${number(shown.total)}` : "none"),
-    h("button", { disabled: last >= shown.total, onclick: turn(shown.from + 100) }, "Next"));
+    h("button", { disabled: last >= shown.total, onclick: turn(last) }, "Next"));
 }
