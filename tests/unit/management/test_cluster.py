@@ -420,18 +420,6 @@ def test_nodes_are_those_that_run_and_those_that_do_not(trio: Trio) -> None:
     assert trio.at(A).get("/api/nodes/rabbit@d").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("delete", "reset"), ("get", "auth/attempts"), ("get", "healthchecks/node")]
-)
-def test_of_a_member_that_does_not_run_no_node_says_that_it_is_no_member(
-    trio: Trio, method: str, path: str
-) -> None:
-    trio.room.down.add(C)
-    gone, unknown = (getattr(trio.at(A), method)(f"/api/{path}/{name}") for name in (C, "rabbit@d"))
-    assert (gone.status_code, reason(gone)) == (503, f"node '{C}' does not answer")
-    assert (unknown.status_code, reason(unknown)) == (404, "node 'rabbit@d' is not part of this cluster")
-
-
 def test_a_node_that_cannot_be_reached_runs_and_is_a_partition(trio: Trio) -> None:
     trio.room.lost.add(B)
     rows = {row["name"]: row for row in trio.get(A, "/api/nodes")}

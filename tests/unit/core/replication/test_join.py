@@ -234,6 +234,8 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
     before = list(theirs.chunks)
     missing = [octets for octets in before if octets not in past]
     gap_before = theirs.first > ours.first
+    # Of a clean follower the leader had dropped all that ends before its begin.
+    is_dropped = is_clean and theirs.next <= ours.first
     leader, follower = Leader({"q": ours}), Follower({"q": theirs})
     steps = run(Join(leader, is_clean=is_clean), leader, follower, meanwhile)
 
@@ -261,7 +263,7 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
         assert follower.quarantine == missing
     if is_clean and not missing:
         assert follower.quarantine == []
-    if ours.tells and not gap_before and not meanwhile:
+    if ours.tells and not gap_before and not is_dropped and not meanwhile:
         assert follower.quarantine == missing
     # And the price is what diverged.
     assert follower.answered <= 2 * len(missing) + join_module.PROBE_CHUNKS_MIN or meanwhile
