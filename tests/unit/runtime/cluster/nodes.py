@@ -61,7 +61,7 @@ class Node:
             "relay": self.take,
             "mirror": self.take,
         }
-        self.follower_server = ClusterListener(settings, own, handlers, lambda caller: self.refusal)
+        self.listener = ClusterListener(settings, own, handlers, lambda caller: self.refusal)
 
     async def _echo(self, what: str, about: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -78,16 +78,12 @@ class Node:
         return self.others[-1]
 
     def presence(self, port: int = 0) -> Presence:
-        uri = (
-            str(NodeUri(self.follower_server.uri.scheme, LOOPBACK, port))
-            if port
-            else str(self.follower_server.uri)
-        )
+        uri = str(NodeUri(self.listener.uri.scheme, LOOPBACK, port)) if port else str(self.listener.uri)
         return Presence(f"run-{self.name}", uri, "", 0, self.version)
 
     def presence_as(self, scheme: str) -> Presence:
         return Presence(
-            f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.follower_server.uri.port}", "", 0, self.version
+            f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.listener.uri.port}", "", 0, self.version
         )
 
     def knows(self, *nodes: Node, **more: Presence) -> None:
@@ -97,11 +93,11 @@ class Node:
 @asynccontextmanager
 async def started(*nodes: Node) -> AsyncIterator[None]:
     for one in nodes:
-        await one.follower_server.start()
+        await one.listener.start()
     try:
         yield
     finally:
         for one in nodes:
             one.links.stop()
             one.asked_links.stop()
-            await one.follower_server.stop()
+            await one.listener.stop()

@@ -181,8 +181,8 @@ async def test_a_node_that_has_been_missed_for_long_is_not_waited_for(
 async def test_a_link_that_is_cut_comes_again_and_one_to_another_place_is_made_anew() -> None:
     a, b = Node("a"), Node("b")
     async with started(a, b):
-        assert b.follower_server.address
-        with LinkProxy(b.follower_server.address.port) as link:
+        assert b.listener.address
+        with LinkProxy(b.listener.address.port) as link:
             a.links.know({"b": b.presence(link.port)})
             for _ in range(3):
                 assert await a.links.ask("b", "x", {})
@@ -201,8 +201,8 @@ async def test_a_node_that_falls_silent_is_noticed_by_both_sides(monkeypatch: py
 
     a, b = Node("a"), Node("b")
     async with started(a, b):
-        assert b.follower_server.address
-        with LinkProxy(b.follower_server.address.port) as link:
+        assert b.listener.address
+        with LinkProxy(b.listener.address.port) as link:
             a.links.know({"b": b.presence(link.port)})
             peer = await a.links.dial("b", "relay")
             peer.receiver = near = Other()

@@ -50,8 +50,8 @@ async def says(port: int, octets: bytes) -> bytes:
 async def test_who_does_not_speak_as_a_node_does_is_hung_up_on(octets: bytes) -> None:
     a, b = Node("a"), Node("b")
     async with started(a, b):
-        assert b.follower_server.address
-        assert (await says(b.follower_server.address.port, octets)).startswith(GREETING)
+        assert b.listener.address
+        assert (await says(b.listener.address.port, octets)).startswith(GREETING)
         a.knows(b)
         assert await a.links.ask("b", "x", {})
         assert [asker for asker, _, _ in b.asked] == ["a"]
@@ -62,8 +62,8 @@ async def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -
 
     b = Node("b")
     async with started(b):
-        assert b.follower_server.address
-        assert await says(b.follower_server.address.port, b"") == GREETING
+        assert b.listener.address
+        assert await says(b.listener.address.port, b"") == GREETING
 
 
 async def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +71,11 @@ async def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.Mo
 
     a, b = Node("a"), Node("b")
     async with started(a, b), AsyncExitStack() as stack:
-        assert b.follower_server.address
-        strangers = [
-            await asyncio.open_connection(LOOPBACK, b.follower_server.address.port) for _ in range(3)
-        ]
+        assert b.listener.address
+        strangers = [await asyncio.open_connection(LOOPBACK, b.listener.address.port) for _ in range(3)]
         for _, writer in strangers:
             stack.callback(writer.close)
-        await until(lambda: len(b.follower_server.links) == 3)
+        await until(lambda: len(b.listener.links) == 3)
         a.knows(b)
         assert await a.links.ask("b", "x", {})
         with suppress(ConnectionError):
@@ -89,20 +87,20 @@ async def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.Mo
 async def test_an_address_that_cannot_be_had_is_named() -> None:
     a = Node("a")
     async with started(a):
-        assert a.follower_server.address
-        b = Node("b", replace(SETTINGS, port=a.follower_server.address.port))
+        assert a.listener.address
+        b = Node("b", replace(SETTINGS, port=a.listener.address.port))
         with pytest.raises(LeveretError, match=r"for the other nodes of the cluster: .*; see cluster\.port"):
-            await b.follower_server.start()
+            await b.listener.start()
     with pytest.raises(LeveretError, match="listener for other nodes of the cluster is closed"):
-        _ = a.follower_server.uri
+        _ = a.listener.uri
 
 
 async def test_a_node_is_found_where_it_says() -> None:
     elsewhere = NodeUri("tcp", "proxy.example", 7)
     a, b = Node("a"), Node("b", replace(SETTINGS, advertised_uri=elsewhere))
     async with started(a, b):
-        assert a.follower_server.uri == NodeUri("tcp", LOOPBACK, a.follower_server.uri.port)
-        assert b.follower_server.uri == elsewhere
+        assert a.listener.uri == NodeUri("tcp", LOOPBACK, a.listener.uri.port)
+        assert b.listener.uri == elsewhere
 
 
 TALK = 1000
@@ -124,7 +122,7 @@ async def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPat
 
     a, b, c, d = Node("a", checks), Node("b", checks), Node("c", trusts), Node("d", wary)
     async with started(a, b, c, d):
-        assert b.follower_server.uri.scheme == "tls"
+        assert b.listener.uri.scheme == "tls"
         for one in (a, c):
             one.knows(b)
             assert await one.links.ask("b", "x", {})
@@ -175,7 +173,7 @@ async def between(node: Node, settings: Cluster) -> AsyncIterator[int]:
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         context = client_context(TlsOptions(), "x")
-        far = await asyncio.open_connection(LOOPBACK, node.follower_server.uri.port, ssl=context)
+        far = await asyncio.open_connection(LOOPBACK, node.listener.uri.port, ssl=context)
         remote_methods.update(
             {asyncio.create_task(pump(reader, far[1])), asyncio.create_task(pump(far[0], writer))}
         )
