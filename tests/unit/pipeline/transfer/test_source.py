@@ -86,7 +86,9 @@ def test_who_has_little_waits_behind_nobodys_backlog(tmp_path: Path) -> None:
     start = dict.fromkeys("abc", 0)
     # Records of 1000 octets, and a slice has eight million of them at least.
     tasks = reader.partitions(start, {"a": 32_000, "b": 10, "c": 16_000})
-    assert [isinstance(task, Slices) and [(each.log, each.first) for each in task.slices] for task in tasks] == [
+    assert [
+        isinstance(task, Slices) and [(each.log, each.first) for each in task.slices] for task in tasks
+    ] == [
         [("b", 0), ("c", 8_000), ("a", 16_000)],
         [("c", 0), ("a", 0)],
     ]
