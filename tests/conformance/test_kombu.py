@@ -79,6 +79,30 @@ def test_a_producer_declares_what_it_needs_and_a_consumer_gets_it(kombu_connecti
     exchange(kombu_connection.default_channel).delete()
 
 
+def test_a_worker_whose_tasks_wait_raises_its_prefetch(kombu_connection: Any, name: str) -> None:
+    """As Celery's does for each task with a countdown: kombu chooses the kind of qos by the server's product."""
+    queue = kombu.Queue(name, durable=True)
+    with kombu_connection.Producer() as producer:
+        for number in range(4):
+            producer.publish({"number": number}, routing_key=name, declare=[queue])
+    found: list[int] = []
+    per_channel = not kombu_connection.qos_semantics_matches_spec
+    consumer = kombu_connection.Consumer(
+        [queue], callbacks=[lambda body, message: found.append(body["number"])]
+    )
+    consumer.qos(prefetch_count=2, apply_global=per_channel)
+    consumer.consume()
+    while len(found) < 2:
+        kombu_connection.drain_events(timeout=PATIENCE_S)
+    with pytest.raises(socket.timeout):
+        kombu_connection.drain_events(timeout=0.05)
+    consumer.qos(prefetch_count=3, apply_global=per_channel)
+    kombu_connection.drain_events(timeout=PATIENCE_S)
+    assert found == [0, 1, 2]
+    consumer.cancel()
+    queue(kombu_connection.default_channel).delete()
+
+
 def test_a_channel_recovers_from_an_error(kombu_connection: Any, name: str) -> None:
     channel = kombu_connection.channel()
     with pytest.raises(amqp.exceptions.NotFound):

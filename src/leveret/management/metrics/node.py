@@ -17,8 +17,9 @@ from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections, channels, other_connections, stream_connections
 from leveret.management.rates.rates import CHURN
-from leveret.management.resources.nodes.overview import RABBITMQ_VERSION, cluster_name
+from leveret.management.resources.nodes.overview import cluster_name
 from leveret.management.views import node_stats
+from leveret.model.served_release import RABBITMQ_VERSION
 from leveret.runtime.process.proc import open_files, used_memory_bytes
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.disk import free_disk_bytes

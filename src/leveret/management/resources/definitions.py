@@ -17,9 +17,9 @@ from leveret.core.broker.broker import Broker
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, json_errors, resource
 from leveret.management.request.replies import done, octets_reply
-from leveret.management.resources.nodes.overview import RABBITMQ_VERSION
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
+from leveret.model.served_release import RABBITMQ_VERSION
 from leveret.runtime.definitions.importing import (
     document_of,
     each_entity,

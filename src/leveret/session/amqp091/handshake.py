@@ -10,6 +10,7 @@ from pamqp import commands
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.limits import check_connection_limits
 from leveret.model.errors import AuthenticationFailed, NotAllowed, NotFound, Refusal
+from leveret.model.served_release import RABBITMQ_VERSION
 from leveret.session.amqp091.blocked import need_definitions_lock
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.replies import Fault, reply_text
@@ -30,16 +31,20 @@ CAPABILITIES: Final = (
 
 
 def start(connection: ConnectionBase) -> commands.Connection.Start:
-    """The connection.start method: the server's properties, and the mechanisms."""
+    """The connection.start method: the server's properties, and the mechanisms.
+
+    Libraries decide by product and version: Celery raises the prefetch of a running consumer only at a RabbitMQ 3.3 to
+    3.13, NServiceBus refuses a version below 3.10. So these are RabbitMQ's; `platform` names this product.
+    """
     host = connection.host
     properties: dict[str, Any] = {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": host.cluster_name,
         "copyright": "Copyright the Leveret authors",
         "information": "Licensed under the Apache License 2.0",
-        "platform": "Python",
-        "product": "Leveret",
-        "version": host.version,
+        "platform": f"Leveret {host.version}",
+        "product": "RabbitMQ",
+        "version": RABBITMQ_VERSION,
     }
     return commands.Connection.Start(
         server_properties=properties, mechanisms=" ".join(_offered(connection)), locales="en_US"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.model.served_release import RABBITMQ_VERSION
 from leveret.session.stream import login, reading, topology, writing
 from leveret.session.stream.session import CONFIRMED_BYTES, StreamSession
 from leveret.session.stream.types import (
@@ -46,8 +47,6 @@ from leveret.wire.stream.codec import (
 from leveret.wire.stream.fields import CommandVersions
 from leveret.wire.stream.frames import FrameTooLarge, StreamFrameError
 
-SERVED_VERSION: Final = "3.13.0"
-"""The version of RabbitMQ whose commands are served; clients derive from it the commands that they may send."""
 UNSTORED_BYTES_MAX: Final = 8 * 1024 * 1024
 """The most published octets that wait for the disk; beyond, the peer is not read from."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
@@ -283,7 +282,7 @@ class StreamClientConnection(StreamSession):
         match command:
             case wire.PeerProperties():
                 self.peer_properties = command.properties
-                ours = {"product": "Leveret", "version": SERVED_VERSION, "platform": "Python"}
+                ours = {"product": "Leveret", "version": RABBITMQ_VERSION, "platform": "Python"}
                 if (site := self.authority.site) is not None:
                     ours |= {CLUSTER_PROPERTY: site.cluster_id, LABEL_PROPERTY: site.label}
                 self.send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))

@@ -46,6 +46,18 @@ def table(**entries: Any) -> bytes:
     return bytes(encode.field_table(entries))[4:]
 
 
+def test_libraries_that_decide_by_product_and_version_take_the_node_for_a_rabbitmq_3() -> None:
+    """Celery sets the qos of channels at RabbitMQ 3.3 to 3.13 only, NServiceBus wants 3.10 or newer."""
+    session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
+    session.receive(wire.PROTOCOL_HEADER, 0)
+    ((_, start),) = take(session)
+    assert isinstance(start, commands.Connection.Start)
+    properties: dict[str, Any] = dict(start.server_properties or {})
+    assert properties["product"] == "RabbitMQ"
+    assert (3, 10) <= tuple(map(int, properties["version"].split("."))) < (4, 0)
+    assert properties["platform"].startswith("Leveret ")
+
+
 @pytest.mark.parametrize(
     ("mechanism", "response"),
     [

@@ -26,9 +26,8 @@ from leveret.management.request.places import at_node, need_this_node
 from leveret.management.request.replies import done
 from leveret.management.views.listeners import open_listeners
 from leveret.management.views.peer_view import user_of
+from leveret.model.served_release import RABBITMQ_VERSION
 
-RABBITMQ_VERSION: Final = "3.13.7"
-"""The release of the API; RabbitMQ's tools read it before their other requests."""
 _RETENTION_S: Final = {
     "global": [600, 3600, 28800, 86400],
     "basic": [600, 3600],
