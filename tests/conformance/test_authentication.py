@@ -34,6 +34,16 @@ def expect_refusal(peer: Peer, mechanism: str) -> None:
     peer.expect_end()
 
 
+def test_the_socket_of_a_refused_login_stays_open_until_the_client_has_answered(broker: Broker) -> None:
+    with broker.peer() as peer:
+        peer.authenticate(response="\0guest\0wrong")
+        assert isinstance(peer.expect(0, commands.Connection.Close), commands.Connection.Close)
+        with pytest.raises(TimeoutError):
+            peer.receive(0.3)
+        peer.send(0, commands.Connection.CloseOk())
+        peer.expect_end()
+
+
 def enter(peer: Peer) -> None:
     peer.tune(channel_max=7)
     peer.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)

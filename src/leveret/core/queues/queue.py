@@ -434,6 +434,12 @@ class Queue:
                 self.expire(self._now_ms, self.next_offset)
         self._set_wait(elapsed_ms)
 
+    def offer(self, now_ms: int) -> None:
+        """Deliver ready messages as the next dispatch would; all else is left to it."""
+        if not (self.pending_returns or self.is_resting or self.damage) and self.prepare():
+            self._now_ms = now_ms
+            self._deal()
+
     def prepare(self) -> bool:
         """Sort and measure some of the messages; return whether the first one, and the number to drop, are known.
 

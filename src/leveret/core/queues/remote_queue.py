@@ -106,6 +106,9 @@ class RemoteQueue(Queue):
     def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
         """Do nothing: nothing is due."""
 
+    def offer(self, now_ms: int) -> None:
+        """Do nothing: the leader delivers."""
+
     def give_way(self) -> None:
         """Do nothing: the leader drops messages."""
 

@@ -317,6 +317,9 @@ class Stream(Queue):
         """See Queue; always true."""
         return True
 
+    def offer(self, now_ms: int) -> None:
+        """Do nothing: each reader has a place of its own, which no method of others changes."""
+
     def dispatch(self, now_ms: int = 0, elapsed_ms: int = 0) -> None:
         """Deliver durable messages to each consumer, from its position on, as far as it has capacity, in turns."""
         self.wait_ms = None

@@ -194,6 +194,8 @@ class Channel(ChannelBase):
         if consumer is not None:
             if consumer.queue.is_remote and remote_methods.cancel(self, consumer, method):
                 return
+            if isinstance(consumer.queue, Queue):
+                self.catch_up(consumer.queue)
             self.remove_consumer(tag)
         elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
             self._forget_replies(self.reply_consumer)

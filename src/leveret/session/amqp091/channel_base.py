@@ -77,12 +77,22 @@ class ChannelBase(DeliveryChannel):
         queue = self.connection.broker.queue(self.connection.vhost or "", name)
         self.connection.actor.check_lock(queue)
         self.await_returns(name)
-        if queue.gathered:
-            # This method must see messages published before it, perhaps in the same read.
-            self.connection.host.append_now(queue)
-            if not queue.consumers.has_willing and queue.prepare():
-                queue.give_way()
+        self.catch_up(queue)
         return queue
+
+    def catch_up(self, queue: Queue) -> None:
+        """Let a queue do what its flush would do before this method, which perhaps came in the same read.
+
+        Messages published before the method are in the queue, and consumers that want messages have them.
+        """
+        had_gathered = bool(queue.gathered)
+        if had_gathered:
+            self.connection.host.append_now(queue)
+        if queue.consumers.has_willing:
+            if self.connection.broker.may_deliver():
+                queue.offer(self.connection.host.clock_ms())
+        elif had_gathered and queue.prepare():
+            queue.give_way()
 
     def await_returns(self, name: str) -> None:
         """Wait until unfinished returns to a queue, and removals of its consumers, are done.

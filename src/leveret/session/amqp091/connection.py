@@ -40,6 +40,8 @@ from leveret.wire.properties import SyntaxFault
 
 CLOSING_TIMEOUT_MS: Final = 30_000
 """The wait for a client's answer to our close, as in RabbitMQ."""
+REFUSED_TIMEOUT_MS: Final = 3_000
+"""The same after a refused login, as in RabbitMQ."""
 DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most octets dropped during a close: many times more than can be in flight."""
 CHANNEL_ECHO_MS: Final = 1_000
@@ -108,7 +110,7 @@ class ClientConnection(ConnectionBase):
         self._missing_bytes = 0
         self._began_ms = self._received_at_ms = now_ms
         self._sent_at_ms = now_ms
-        self._closing_at_ms = 0
+        self._close_by_ms = 0
         self._dropped_bytes = 0
         self._channels_closed_at_ms: dict[int, int] = {}
         self._in_flow_at_ms: int | None = None
@@ -441,11 +443,14 @@ class ClientConnection(ConnectionBase):
         try:
             self.user = handshake.log_in(self, method)
         except AuthenticationFailed as error:
-            # A client with this capability gets the reason; for others the socket just closes (RabbitMQ's rule).
-            if self.client_can("authentication_failure_close"):
-                self.send(handshake.refusal(method.mechanism))
             self.end_reason = f"{method.mechanism} login refused: {error}"
             self.state = AmqpState.CLOSED
+            # A client with this capability gets the reason; for others the socket just closes (RabbitMQ's rule). The
+            # end of the stream follows its answer: php-amqplib looks for the end before it reads the reason.
+            if self.client_can("authentication_failure_close"):
+                self.send(handshake.refusal(method.mechanism))
+                self.state = AmqpState.CLOSING
+                self._close_by_ms = self.now_ms + REFUSED_TIMEOUT_MS
             return
         self.state = AmqpState.TUNE
         limits = self.host.limits
@@ -520,7 +525,7 @@ class ClientConnection(ConnectionBase):
         self.send(wire.close_method(0, code, text, *ids))
         self.state = AmqpState.CLOSING
         self.blocked_reason = None
-        self._closing_at_ms = self.now_ms
+        self._close_by_ms = self.now_ms + CLOSING_TIMEOUT_MS
 
     def force_close(self, reason: str) -> None:
         """Close for a reason of the operator or the node (320)."""
@@ -579,7 +584,7 @@ class ClientConnection(ConnectionBase):
     def _tick_before_or_after(self, now_ms: int) -> None:
         """End a handshake, or a close, that takes too long."""
         if self.state is AmqpState.CLOSING:
-            if now_ms - self._closing_at_ms > CLOSING_TIMEOUT_MS:
+            if now_ms > self._close_by_ms:
                 self.state = AmqpState.CLOSED
         elif now_ms - self._began_ms > self.host.limits.handshake_timeout_ms:
             self.end_reason = f"handshake timeout in state {_SHOWN[self.state]}"

@@ -315,13 +315,12 @@ class ChannelConsumer:
         channel = self.channel
         if not channel.connection.takes_deliveries():
             return 0
-        if self.no_ack:
-            return UNLIMITED
-        room = self.prefetch - self.unacked_count if self.prefetch else UNLIMITED
+        room = self.prefetch - self.unacked_count if self.prefetch and not self.no_ack else UNLIMITED
         if channel.global_prefetch:
             left = channel.global_prefetch - channel.limited_count
             channel.was_full = channel.was_full or left <= 0
-            room = min(room, left)
+            # As in RabbitMQ, a full channel gives nothing to consumers without acks either, which do not count.
+            room = min(room, left) if left <= 0 or not self.no_ack else room
         return room
 
     def begins_at(self, offset: int) -> None:
@@ -335,6 +334,8 @@ class ChannelConsumer:
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """Frame the runs, and keep them as unacked unless they need no acknowledgement."""
         channel = self.channel
+        if channel.global_prefetch and len(channel.consumers) > 1 and self.tag in channel.consumers:
+            channel.consumers[self.tag] = channel.consumers.pop(self.tag)
         for run in runs:
             messages = run.taken()
             count = len(messages)
@@ -381,7 +382,7 @@ class DeliveryChannel:
     """The deliveries on a channel: its consumers, and their unacked messages.
 
     Attributes:
-        consumers: by tag.
+        consumers: by tag; with a `global_prefetch` those that were sent something last are at the end.
         next_tag: the tag of the next delivery.
         prefetch: the prefetch of later consumers, 0 for no limit.
         global_prefetch: the limit for all its consumers together, 0 for none.
@@ -457,6 +458,10 @@ class DeliveryChannel:
 
     def let_go(self, runs: Collection[Unacked]) -> None:
         """Stop counting deliveries against the prefetch limits."""
+        if self.global_prefetch and self.was_full:
+            # Not for each ack: a channel may have thousands of consumers. Before the queues of these deliveries are
+            # marked: the queue that is marked first takes the room, and its consumer is the last one here then.
+            self.wake_consumers()
         for run in runs:
             if run.consumer is not None:
                 run.consumer.unacked_count -= run.count
@@ -465,9 +470,6 @@ class DeliveryChannel:
         if self.global_prefetch:
             for remote_channel in list(self.remote_channels.values()):
                 remote_channel.made_room()
-            if self.was_full:
-                # Not for each ack: a channel may have thousands of consumers.
-                self.wake_consumers()
 
     def count(self, queue: DeliverySource, what: str, count: int) -> None:
         """Increment a counter, by its name, of the queue, the channel and the node."""

@@ -170,6 +170,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
         is_empty = log.committed_offset == log.first_offset
         statistics = {
             "first_chunk_id": -1 if is_empty else log.first_offset,
+            "last_chunk_id": log.last_chunk_id,
             "committed_chunk_id": log.last_chunk_id,
             "committed_offset": log.committed_offset - 1,
         }

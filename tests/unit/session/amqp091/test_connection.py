@@ -69,8 +69,8 @@ def test_the_script_says_what_it_is_meant_to_say() -> None:
     names = [type(value).__name__ for _, value in _frames(octets) if not isinstance(value, bytes)]
     assert names == [
         "Start", "Tune", "OpenOk", "OpenOk", "DeclareOk", "DeclareOk", "DeclareOk", "BindOk", "SelectOk",
-        "Return", "ContentHeader", "GetOk", "ContentHeader", "QosOk", "ConsumeOk", "DeclareOk", "Close", "OpenOk",
-        "Close",
+        "Return", "ContentHeader", "GetOk", "ContentHeader", "QosOk", "ConsumeOk", "Deliver", "ContentHeader",
+        "Deliver", "ContentHeader", "DeclareOk", "Close", "OpenOk", "Close",
     ]  # fmt: skip
     assert session.state is AmqpState.OPEN
     assert [body for _, _, body in node.messages()["q"]] == [b"first", b"x" * 9000, b"second", b"third"]

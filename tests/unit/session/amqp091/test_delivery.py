@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from pamqp import commands, header
+from pamqp import base, commands, header
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
@@ -462,8 +462,8 @@ def test_only_classic_queues_are_consumed_from_with_a_limit_for_the_whole_channe
 
 
 def test_a_prefetch_of_consumers_lifts_the_limit_of_the_channel() -> None:
-    node, session = consuming([b"%d" % number for number in range(5)])
-    session.receive(frame(commands.Basic.Cancel(consumer_tag="c")), 0)
+    node, session = queued()
+    session.receive(b"".join(part for n in range(5) for part in publish(b"%d" % n)), 0)
     session.receive(frame(commands.Basic.Qos(prefetch_count=1, global_=True)), 0)
     session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
     node.flush(session)
@@ -540,3 +540,82 @@ def test_an_ack_wakes_the_consumers_of_a_channel_only_if_its_limit_held_one_up(
     assert [body for _, _, body in deliveries(session)] == [b"4"]
     session.receive(frame(commands.Basic.Ack(4)), 0)
     assert woken == [True], "nobody is held up"
+
+
+def queued() -> tuple[FakeNode, ClientConnection]:
+    """A queue `q` without a consumer."""
+    node, session = consuming([])
+    session.receive(frame(commands.Basic.Cancel(consumer_tag="c")), 0)
+    node.flush(session)
+    take(session)
+    return node, session
+
+
+def bodies(session: ClientConnection) -> list[bytes]:
+    return [each for _, each in take(session) if isinstance(each, bytes)]
+
+
+def consumers(session: ClientConnection, *queues: str, no_ack: bool = False) -> None:
+    for number, name in enumerate(queues):
+        tag = f"{name}{number}{no_ack}"
+        session.receive(frame(commands.Basic.Consume(queue=name, consumer_tag=tag, no_ack=no_ack)), 0)
+
+
+@pytest.mark.parametrize(
+    "last", [commands.Basic.Get(queue="q"), commands.Basic.Cancel(consumer_tag="q0False")]
+)
+def test_a_waiting_consumer_comes_before_what_follows_a_publish_in_the_same_read(last: base.Frame) -> None:
+    node, session = queued()
+    consumers(session, "q")
+    node.flush(session)
+    take(session)
+    session.receive(b"".join(publish(b"1")) + frame(last), 0)
+    names = [each.name for _, each in take(session) if isinstance(each, base.Frame)]
+    assert names == ["Basic.Deliver", "Basic.GetEmpty" if last.name == "Basic.Get" else "Basic.CancelOk"]
+
+
+def test_the_queues_of_a_channel_with_a_limit_take_turns() -> None:
+    node, session = queued()
+    session.receive(frame(commands.Queue.Declare(queue="r")), 0)
+    session.receive(frame(commands.Basic.Qos(prefetch_count=1, global_=True)), 0)
+    for octets in (b"1", b"2", b"3"):
+        session.receive(b"".join([*publish(b"q" + octets), *publish(b"r" + octets, "r")]), 0)
+    consumers(session, "q", "r")
+    node.flush(session)
+    found = bodies(session)
+    for tag in range(1, 6):
+        session.receive(frame(commands.Basic.Ack(tag)), 0)
+        node.flush(session)
+        found += bodies(session)
+    assert sorted(found) == [b"q1", b"q2", b"q3", b"r1", b"r2", b"r3"]
+    assert {each[:1] for each in found[:2]} == {each[:1] for each in found[2:4]} == {b"q", b"r"}
+
+
+def test_two_consumers_of_a_channel_with_a_limit_take_turns_at_one_queue() -> None:
+    node, session = queued()
+    session.receive(frame(commands.Basic.Qos(prefetch_count=1, global_=True)), 0)
+    consumers(session, "q", "q")
+    for octets in (b"1", b"2", b"3", b"4"):
+        session.receive(b"".join(publish(octets)), 0)
+    tags: list[str] = []
+    for tag in range(1, 5):
+        node.flush(session)
+        tags += [each.consumer_tag for _, each in take(session) if isinstance(each, commands.Basic.Deliver)]
+        session.receive(frame(commands.Basic.Ack(tag)), 0)
+    assert sorted(tags) == ["q0False", "q0False", "q1False", "q1False"]
+
+
+def test_a_full_channel_gives_nothing_to_a_consumer_without_acks_either() -> None:
+    node, session = queued()
+    session.receive(frame(commands.Queue.Declare(queue="r")), 0)
+    session.receive(frame(commands.Basic.Qos(prefetch_count=1, global_=True)), 0)
+    consumers(session, "q")
+    consumers(session, "r", no_ack=True)
+    session.receive(b"".join(publish(b"1")), 0)
+    node.flush(session)
+    session.receive(b"".join(publish(b"2", "r")), 0)
+    node.flush(session)
+    assert bodies(session) == [b"1"]
+    session.receive(frame(commands.Basic.Ack(1)), 0)
+    node.flush(session)
+    assert bodies(session) == [b"2"]

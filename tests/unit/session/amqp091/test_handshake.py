@@ -58,6 +58,20 @@ def test_libraries_that_decide_by_product_and_version_take_the_node_for_a_rabbit
     assert properties["platform"].startswith("Leveret ")
 
 
+def test_a_refused_login_ends_with_the_clients_answer_or_after_three_seconds() -> None:
+    """php-amqplib looks whether the socket has ended before it reads the reason."""
+    session = answer("PLAIN", "\0guest\0wrong")
+    ((_, closed),) = take(session)
+    assert (closed.reply_code, session.state) == (403, AmqpState.CLOSING)
+    session.tick(3_000)
+    assert session.state is AmqpState.CLOSING
+    session.tick(3_001)
+    assert session.state is AmqpState.CLOSED
+    session = answer("PLAIN", "\0guest\0wrong")
+    session.receive(frame(commands.Connection.CloseOk(), 0), 10)
+    assert session.state is AmqpState.CLOSED
+
+
 @pytest.mark.parametrize(
     ("mechanism", "response"),
     [
@@ -80,8 +94,8 @@ def test_a_malformed_login_ends_the_connection_without_a_word(mechanism: str, re
 def test_a_certificate_names_the_user_whatever_the_client_says() -> None:
     session = answer("EXTERNAL", "somebody", tls=certified("guest"))
     assert (session.state, session.user) == (AmqpState.TUNE, "guest")
-    assert answer("EXTERNAL", "guest", tls=certified("nobody")).state is AmqpState.CLOSED
-    assert answer("EXTERNAL", "guest", tls=ENCRYPTED).state is AmqpState.CLOSED
+    assert answer("EXTERNAL", "guest", tls=certified("nobody")).state is AmqpState.CLOSING
+    assert answer("EXTERNAL", "guest", tls=ENCRYPTED).state is AmqpState.CLOSING
 
 
 @given(st.binary(max_size=60))

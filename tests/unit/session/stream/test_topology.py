@@ -132,11 +132,11 @@ def test_metadata_needs_no_permission_on_a_stream(peer: Peer) -> None:
 
 def test_statistics_of_a_stream_end_with_its_last_message(peer: Peer) -> None:
     stream = peer.host.streams["/", "s"]
-    nothing = {"first_chunk_id": -1, "committed_chunk_id": -1, "committed_offset": -1}
+    nothing = {"first_chunk_id": -1, "last_chunk_id": -1, "committed_chunk_id": -1, "committed_offset": -1}
     assert peer.ask(wire.StreamStats(1, "s"), wire.StreamStatsResponse).statistics == nothing
     stream.append([b"a", b"b"])
     stream.append([b"c"])
-    bounds = {"first_chunk_id": 0, "committed_chunk_id": 2, "committed_offset": 2}
+    bounds = {"first_chunk_id": 0, "last_chunk_id": 2, "committed_chunk_id": 2, "committed_offset": 2}
     assert peer.ask(wire.StreamStats(2, "s"), wire.StreamStatsResponse).statistics == bounds
     peer.host.refused = {("guest", "read", "s")}
     assert peer.ask(wire.StreamStats(3, "s"), wire.StreamStatsResponse).code == Code.ACCESS_REFUSED
