@@ -86,6 +86,14 @@ def test_an_unknown_protocol_header_is_answered_with_the_right_one(broker: Broke
         peer.expect_end()
 
 
+def test_the_header_of_amqp_0_9_begins_a_connection_of_0_9_1(broker: Broker) -> None:
+    """The Perl clients on Net::AMQP send it."""
+    with broker.peer() as peer:
+        peer.send_octets(b"AMQP\x01\x01\x00\x09")
+        start = peer.expect(0, commands.Connection.Start)
+        assert (start.version_major, start.version_minor) == (0, 9)
+
+
 def test_tune_proposes_what_rabbitmq_proposes(broker: Broker) -> None:
     with broker.peer() as peer:
         peer.authenticate()

@@ -39,6 +39,8 @@ BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
 """The end of a frame, and the head of the next: type, channel, size."""
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+PROTOCOL_HEADER_09: Final = b"AMQP\x01\x01\x00\x09"
+"""AMQP 0-9's, with which Perl's clients begin; RabbitMQ takes it for 0-9-1."""
 
 # The class and the method, with which the payload of a method frame begins.
 CONNECTION_OPEN: Final = b"\x00\x0a\x00\x28"

@@ -301,7 +301,7 @@ class ClientConnection(ConnectionBase):
         return position
 
     def _protocol_header(self, octets: bytes) -> None:
-        if octets != wire.PROTOCOL_HEADER:
+        if octets not in (wire.PROTOCOL_HEADER, wire.PROTOCOL_HEADER_09):
             self.send(wire.PROTOCOL_HEADER)
             self.state = AmqpState.CLOSED
             return
