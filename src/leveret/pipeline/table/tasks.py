@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import msgspec
-import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
-from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.numbered_tasks import run_numbered
 from leveret.pipeline.table.plan import FileRange, ranges_by_task
 
 _POLL_S: Final = 0.1
@@ -30,32 +27,19 @@ def run_tasks(
         SparkFailed: anything else.
     """
     tasks = ranges_by_task(ranges)
-    if not tasks:
-        return []
 
-    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                result, error = None, ""
-                try:
-                    result = work(task, tasks[task])
-                except StorageError as caught:
-                    # Another try would read, or write, the same.
-                    error = str(caught)
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([msgspec.msgpack.encode(result)], pa.binary()), pa.array([error])],
-                    names=["result", "error"],
-                )
+    def attempt(task: int) -> tuple[Any, str]:
+        try:
+            return work(task, tasks[task]), ""
+        except StorageError as error:
+            # Another try would read, or write, the same.
+            return None, str(error)
 
-    frame = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(apply, "result binary, error string")
-    try:
-        found = frame.collect()
-    except PySparkException as error:
-        raise SparkFailed(cause_of(error)) from error
+    found = run_numbered(spark, len(tasks), attempt, tuple[Any, str])
     for _, trouble in found:
         if trouble:
             raise StorageError(trouble)
-    return [msgspec.msgpack.decode(bytes(result)) for result, _ in found]
+    return [result for result, _ in found]
 
 
 def with_progress(parent: ParentChannel, name: str, job: Callable[[str], Any]) -> Any:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import LeveretError
@@ -19,7 +16,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile, Terms
 from leveret.pipeline.archive.sweep import delete_unread
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import TransferJob
-from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.numbered_tasks import run_numbered
 from leveret.wire.log_name import vhost_of
 
 Work = tuple[list[StoredFile], int]
@@ -108,26 +105,10 @@ class Compaction:
 
     def _run(self, job: TransferJob, work: list[Work]) -> list[StoredFile | str]:
         """Compact each of `work` in a Spark task of its own; return the new files, or the errors."""
-        if not work:
-            return []
         root, terms = job.root, job.terms or {}
-
-        def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                numbers = batch.column(0).to_pylist()
-                done = [msgspec.msgpack.encode(_compacted(root, work[number], terms)) for number in numbers]
-                columns = [batch.column(0), pa.array(done, pa.binary())]
-                yield pa.RecordBatch.from_arrays(columns, names=["number", "file"])
-
-        frame = self._spark.range(0, len(work), 1, len(work)).mapInArrow(apply, "number bigint, file binary")
-        try:
-            rows = frame.collect()
-        except PySparkException as error:
-            raise SparkFailed(cause_of(error)) from error
-        found = {
-            row["number"]: msgspec.msgpack.decode(bytes(row["file"]), type=StoredFile | str) for row in rows
-        }
-        return [found[number] for number in range(len(work))]
+        return run_numbered(
+            self._spark, len(work), lambda number: _compacted(root, work[number], terms), StoredFile | str
+        )
 
     def _delete_garbage(self, manifest: Manifest, work: Path, vhosts: Collection[str] | None) -> None:
         """Delete files compacted in an earlier turn, once no recovery may read them."""
