@@ -7,6 +7,7 @@ difference, or a suite could not be run; 2 for wrong arguments.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +21,23 @@ from rich.console import Console
 
 from leveret.testing.network.ports import NotReady
 from leveret.testing.servers import rabbitmq
+from leveret.testing.sites import network_hosts
 from tests.suites import report
 from tests.suites.brokers import LEVERET, RABBITMQ, Certificates, running
 from tests.suites.catalogue import CLIENTS, SUITES, Suite
 from tests.suites.compare import Comparison, compare, differing_tests
 from tests.suites.fetch import ROOM, ROOT, FetchError, Workshop
 from tests.suites.known import KNOWN
+from tests.suites.languages import catalogue as languages
+from tests.suites.languages.catalogue import ForeignSuite
 from tests.suites.lock import LockError
 from tests.suites.record import Record, SuiteRun, read_record
-from tests.suites.run import Ended, Results, SuiteError, run
+from tests.suites.run import Ended, Results, SuiteError, read_results, run
 
 RECORD: Final = ROOM / "results.json"
 PAGE: Final = ROOT / "docs" / "conformance.md"
-NAMES: Final = [suite.name for suite in SUITES]
+ALL: Final[tuple[Suite | ForeignSuite, ...]] = (*SUITES, *languages.SUITES)
+NAMES: Final = [suite.name for suite in ALL]
 Say = Callable[[str], None]
 TRIES: Final = 3
 RUN_AGAIN_MAX: Final = 20
@@ -45,7 +50,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--broker", choices=(LEVERET, RABBITMQ, "both"), default="both")
     parser.add_argument("--suite", action="append", choices=NAMES, help="only this one; may be repeated")
     parser.add_argument(
-        "-k", dest="select", default="", metavar="EXPRESSION", help="as pytest's; is not recorded"
+        "-k",
+        dest="select",
+        default="",
+        metavar="EXPRESSION",
+        help="as pytest's, for suites in Python; is not recorded",
     )
     parser.add_argument("--formatter", choices=("table", "json"), default="table")
     parser.add_argument("--compare", action="store_true", help="show the last runs again; runs nothing")
@@ -53,7 +62,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--write-docs", action="store_true", help=f"put the result into {PAGE.relative_to(ROOT)}"
     )
     options = parser.parse_args(arguments)
-    options.suites = [suite for suite in SUITES if options.suite is None or suite.name in options.suite]
+    options.suites = [suite for suite in ALL if options.suite is None or suite.name in options.suite]
     options.brokers = [RABBITMQ, LEVERET] if options.broker == "both" else [options.broker]
     return options
 
@@ -68,23 +77,31 @@ class Runner:
         self.say = say
         self.certificates = workshop.certificates(say)
 
-    def run(self, suite: Suite, brokers: Sequence[str]) -> list[str]:
+    def run(self, suite: Suite | ForeignSuite, brokers: Sequence[str]) -> list[str]:
         """Run a suite on these brokers at the same time; return what could not be run and why.
 
         What differs is run again on Leveret, so that a race in a test does not count as a difference.
         """
         try:
-            folder = self.workshop.sdist(suite.package, self.say) if suite.package else CLIENTS
+            folder = self._folder(suite)
         except (FetchError, LockError) as error:
             return [f"{suite.name}: {error}"]
-        suite.prepare(folder, self.certificates)
         with ThreadPoolExecutor(len(brokers)) as pool:
             errors = [error for error in pool.map(partial(self._run_on, suite, folder), brokers) if error]
         if LEVERET in brokers and not errors:
             errors = self._run_again(suite, folder)
         return errors
 
-    def _run_on(self, suite: Suite, folder: Path, broker: str) -> str:
+    def _folder(self, suite: Suite | ForeignSuite) -> Path:
+        """Bring a suite; return the folder of its tests. Raises FetchError, LockError."""
+        if isinstance(suite, ForeignSuite):
+            self.say(f"{suite.name}: bringing it")
+            return suite.bring(self.workshop.room / "languages" / suite.folder)
+        folder = self.workshop.sdist(suite.package, self.say) if suite.package else CLIENTS
+        suite.prepare(folder, self.certificates)
+        return folder
+
+    def _run_on(self, suite: Suite | ForeignSuite, folder: Path, broker: str) -> str:
         """Run a suite on one broker and put its results into the record; return what went wrong."""
         try:
             results = self._results(suite, folder, broker)
@@ -95,7 +112,7 @@ class Runner:
         self.record.put(suite.name, broker, SuiteRun(ended_at, version, results))
         return ""
 
-    def _run_again(self, suite: Suite, folder: Path) -> list[str]:
+    def _run_again(self, suite: Suite | ForeignSuite, folder: Path) -> list[str]:
         """Run what differs up to `TRIES` times in all, by itself; return what went wrong."""
         runs = self.record.runs[suite.name]
         results = runs[LEVERET].results
@@ -113,15 +130,20 @@ class Runner:
                 results[test] = Ended(outcome, results[test].text, tries)
         return []
 
-    def _results(self, suite: Suite, folder: Path, broker: str, tests: Sequence[str] = ()) -> Results:
-        """Run a suite, or some of its tests, on a fresh broker.
+    def _results(
+        self, suite: Suite | ForeignSuite, folder: Path, broker: str, tests: Sequence[str] = ()
+    ) -> Results:
+        """Run a suite, or some of its tests, on a fresh broker; one in another language is always run whole.
 
         Raises:
-            NotReady: the broker did not start.
+            NotReady: the broker did not start, or the suite took too long.
             SuiteError: the suite ran no test.
         """
-        room = self.workshop.room / "runs" / f"{suite.name}-{broker}{'-again' if tests else ''}"
+        name = suite.folder if isinstance(suite, ForeignSuite) else suite.name
+        room = self.workshop.room / "runs" / f"{name}-{broker}{'-again' if tests else ''}"
         room.mkdir(parents=True, exist_ok=True)
+        if isinstance(suite, ForeignSuite):
+            return self._results_in_world(suite, folder, broker, room)
         self.say(f"{suite.name} on {broker}: starting the broker")
 
         def count(ended: int) -> None:
@@ -130,6 +152,29 @@ class Runner:
         with running(broker, self._certificates_for(suite, folder), room / "broker.log") as listeners:
             python = self.workshop.python
             return run(suite, listeners, python, folder, room, count, select=self.select, tests=tests)
+
+    def _results_in_world(self, suite: ForeignSuite, folder: Path, broker: str, room: Path) -> Results:
+        """As `_results`, for a suite in another language, whose broker has the usual ports."""
+        if folder.is_relative_to(self.workshop.room):
+            # Two brokers' runs at a time write into the folder.
+            own = folder.with_name(f"{folder.name}-{broker}")
+            shutil.rmtree(own, ignore_errors=True)
+            folder = Path(shutil.copytree(folder, own, symlinks=True))
+        self.say(f"{suite.name} on {broker}: running")
+        results, log = room / "results.jsonl", room / "world.log"
+        results.write_text("")
+        log.unlink(missing_ok=True)
+        paths = (self.certificates.ca, self.certificates.certificate, self.certificates.key)
+        given = (suite.name, broker, *map(str, (folder, room, *paths)))
+        status = network_hosts.run_in_world(
+            "tests.suites.languages.world", *given, folder=ROOT, log_file=log, timeout_s=suite.timeout_s
+        )
+        ended = read_results(results.read_text())
+        if status or not ended:
+            raise SuiteError(
+                f"{suite.name} ended with status {status}, {len(ended)} tests:\n{log.read_text()[-2000:]}"
+            )
+        return ended
 
     def _certificates_for(self, suite: Suite, folder: Path) -> Certificates:
         own = folder / suite.own_certificates
@@ -145,6 +190,10 @@ def run_suites(options: argparse.Namespace, record: Record, say: Say) -> list[st
     runner = Runner(workshop, record, options.select, say)
     errors = []
     for suite in options.suites:
+        reason = suite.lacking() if isinstance(suite, ForeignSuite) else ""
+        if reason:
+            print(f"left out: {suite.name}: {reason}", file=sys.stderr)
+            continue
         errors += runner.run(suite, options.brokers)
         if not options.select:
             record.merge_into(RECORD, suite.name, options.brokers)
@@ -187,7 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write_docs and not errors:
         packages = Workshop().packages
         versions = {suite.name: packages[suite.package or suite.name].version for suite in SUITES}
-        report.write_docs(report.markdown(rows, record, versions), PAGE)
+        versions |= {suite.name: suite.version for suite in languages.SUITES}
+        for name, suites in ((report.PYTHON, SUITES), (report.LANGUAGES, languages.SUITES)):
+            listed = [row for row in rows if row.suite in {suite.name for suite in suites}]
+            if listed:
+                report.write_docs(report.markdown(listed, record, versions), PAGE, name)
     return 0 if not errors and all(row.met for row in rows) else 1
 
 

@@ -74,3 +74,23 @@ def running(kind: str, certificates: Certificates, log_file: Path) -> Iterator[D
             yield Doors(node.amqp_port, amqps, node.stream_port, node.management_port, certificates)
         finally:
             log_file.write_text(node.log_text())
+
+
+def usual(kind: str, certificates: Certificates) -> LeveretProcess | RabbitNode:
+    """Prepare a broker at the usual ports of loopback, for use in a world; nothing runs yet.
+
+    A stream's place is `localhost`, the host in the name of RabbitMQ's node.
+    """
+    config = {
+        "listeners.tcp.1": f"{LOOPBACK}:5672",
+        "listeners.ssl.1": f"{LOOPBACK}:5671",
+        "stream.listeners.tcp.1": f"{LOOPBACK}:5552",
+        "stream.advertised_host": "localhost",
+        "stream.advertised_port": "5552",
+        "management.tcp.port": "15672",
+        **certificates.settings(),
+    }
+    plugins = (*PLUGINS, "rabbitmq_stream_management")
+    node = RabbitNode(plugins=plugins, config=config) if kind == RABBITMQ else LeveretProcess(config=config)
+    node.amqp_port, node.stream_port, node.management_port = 5672, 5552, 15672
+    return node

@@ -83,7 +83,7 @@ class Workshop:
                 *("--no-deps", "--no-binary", package, "--no-build-isolation", "--dest", str(downloads)),
             )
         (archive,) = downloads.glob(pattern)
-        return _unpacked(archive, self.room / "src" / package)
+        return unpacked(archive, self.room / "src" / package)
 
     def certificates(self, say: Callable[[str], None]) -> Certificates:
         """Return certificates that this machine made for itself.
@@ -111,12 +111,15 @@ class Workshop:
         _run([*pip, command, "--require-hashes", *options, "--requirement", str(lock)])
 
 
-def _unpacked(archive: Path, target: Path) -> Path:
-    """Unpack an sdist into an empty folder; return the one folder in it."""
+def unpacked(archive: Path, target: Path) -> Path:
+    """Unpack an archive of sources into an empty folder; return the one folder in it."""
     shutil.rmtree(target, ignore_errors=True)
     with tarfile.open(archive) as packed:
-        packed.extractall(target, filter="data")
-    (folder,) = target.iterdir()
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(target, filter="data")
+        else:  # Python 3.11 before 3.11.4; the lock has a hash for each archive
+            packed.extractall(target)
+    (folder,) = (each for each in target.iterdir() if each.is_dir())
     return folder
 
 

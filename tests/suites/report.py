@@ -17,8 +17,9 @@ from tests.suites.record import Record
 
 COLUMNS: Final = ("suite", "tests", "pass on RabbitMQ", "pass on Leveret", "unsteady", "differences", "known")
 TEXT_CHARS: Final = 400
-DOCS_BEGIN: Final = "<!-- suites: begin -->"
-DOCS_END: Final = "<!-- suites: end -->"
+PYTHON: Final = "suites"
+LANGUAGES: Final = "languages"
+"""The names of the two tables in the documentation."""
 
 
 def cells(row: Comparison) -> tuple[str, ...]:
@@ -77,16 +78,17 @@ def markdown(rows: Sequence[Comparison], record: Record, versions: dict[str, str
     return "\n".join(lines)
 
 
-def write_docs(table: str, page: Path) -> None:
-    """Put the table between the two marks of the page.
+def write_docs(table: str, page: Path, name: str = PYTHON) -> None:
+    """Put the table between the two marks of the page that have its name.
 
     Raises:
         ValueError: the page lacks a mark.
     """
-    before, begin, rest = page.read_text().partition(DOCS_BEGIN)
-    _, end, after = rest.partition(DOCS_END)
+    first, last = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, begin, rest = page.read_text().partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{page}: the marks {DOCS_BEGIN} and {DOCS_END} must stand in it, in order")
+        raise ValueError(f"{page}: the marks {first} and {last} must stand in it, in order")
     page.write_text(f"{before}{begin}\n{table}\n{end}{after}")
 
 

@@ -43,9 +43,16 @@ def test_the_documentation_names_versions_and_the_day() -> None:
 
 def test_the_table_goes_between_the_marks_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"above\n{report.DOCS_BEGIN}\nold\n{report.DOCS_END}\nbelow\n")
+    marks = (
+        "<!-- suites: begin -->",
+        "<!-- suites: end -->",
+        "<!-- languages: begin -->",
+        "<!-- languages: end -->",
+    )
+    page.write_text("above\n{}\nold\n{}\nbetween\n{}\n{}\nbelow\n".format(*marks))
     report.write_docs("new", page)
-    assert page.read_text() == f"above\n{report.DOCS_BEGIN}\nnew\n{report.DOCS_END}\nbelow\n"
+    report.write_docs("other", page, report.LANGUAGES)
+    assert page.read_text() == "above\n{}\nnew\n{}\nbetween\n{}\nother\n{}\nbelow\n".format(*marks)
 
 
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
