@@ -190,7 +190,7 @@ def test_tables_in_tables_beyond_reason_are_refused_and_the_node_goes_on() -> No
 
 
 def test_another_protocol_is_told_ours() -> None:
-    for octets in (b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n"):
+    for octets in (b"AMQP\x00\x00\x09\x07", b"GET / HTTP/1.1\r\n"):
         session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
         session.receive(octets, 0)
         assert session.take_output() == wire.PROTOCOL_HEADER

@@ -89,7 +89,7 @@ def test_the_handshake_opens_a_vhost_and_tells_where_the_node_is() -> None:
     peer = Peer(host)
     properties, mechanisms, authenticated, tune, opened = peer.send(*HANDSHAKE)
     assert isinstance(properties, wire.PeerPropertiesResponse)
-    assert (properties.properties["product"], properties.properties["version"]) == ("Leveret", "3.13.0")
+    assert (properties.properties["product"], properties.properties["version"]) == ("Leveret", "3.13.7")
     assert mechanisms == wire.SaslHandshakeResponse(2, Code.OK, ["PLAIN"])
     assert authenticated == wire.SaslAuthenticateResponse(3, Code.OK)
     assert tune == wire.Tune(1_048_576, 60)
