@@ -213,6 +213,12 @@ MIXED: Final = (
         arguments={"x-max-priority": 5},
     ),
     _scenario("quorum", "mixed messages, 1 quorum queue", Load(), arguments={"x-queue-type": "quorum"}),
+    _scenario(
+        "mixed-stream",
+        "mixed messages, 1 stream over AMQP 0-9-1",
+        Load(altered=True),
+        arguments={"x-queue-type": "stream"},
+    ),
     Scenario(
         (Row("dead-letter", f"mixed messages that expire after {TTL_MS} ms, dead-lettered", "msg/s", True),),
         _expired,
