@@ -54,6 +54,19 @@ def test_a_python_that_is_too_old_or_missing_is_named_with_the_remedy(bare_tree:
     assert not (bare_tree / ".venv").exists()
 
 
+def test_an_environment_that_is_a_link_is_left_as_it_is(
+    bare_tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Python's venv empties the directory behind a link, such as the environment of another checkout."""
+    other = tmp_path_factory.mktemp("other")
+    (other / "kept").touch()
+    (bare_tree / ".venv").symlink_to(other)
+    answer = setup(root=bare_tree)
+    assert answer.returncode == 1
+    assert f".venv is a link to {other}" in answer.stderr
+    assert (other / "kept").exists()
+
+
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
 def test_a_lock_holds_a_hash_for_each_version_and_names_no_index_or_place(lock: Path) -> None:
     lines = lock.read_text().splitlines()
