@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +46,11 @@ def disk(mounts: None, tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Write until nothing more can be written."""
+    """Take all room, almost all of it at once: a reserve that is given up meanwhile must not be taken, too."""
     with (disk / "filler").open("ab", buffering=0) as file:
+        with suppress(OSError):
+            found = os.statvfs(disk)
+            os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize)
         for size in (MIB, 4096, 1):
             try:
                 while True:
