@@ -57,6 +57,7 @@ _SEQUENCE: Final = 0x76
 _VALUE: Final = 0x77
 _FOOTER: Final = 0x78
 _SMALL_ULONG: Final = 0x53
+_SMALL_ULONG_OCTET: Final = bytes((_SMALL_ULONG,))
 _COMPOUND: Final = b"AF"
 _PREFIX: Final = b"x-"
 _EXCHANGE: Final = symbol(b"x-exchange")
@@ -219,8 +220,8 @@ def _descriptor(octets: bytes, position: int) -> tuple[int, int]:
     """The number of the section that begins at `position`, 0 for one without a number, and the place of its value."""
     if octets[position] != 0:
         raise PeerError(f"no section begins at byte {position}")
-    if octets[position + 1 : position + 2] == b"\x53":
-        return octets[position + 2 : position + 3][0] if len(octets) > position + 2 else 0, position + 3
+    if octets.startswith(_SMALL_ULONG_OCTET, position + 1) and len(octets) > position + 2:
+        return octets[position + 2], position + 3
     value, at = to_field(octets, position + 1)
     return tables.integer_of(value) or 0, at
 
