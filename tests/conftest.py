@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import logging
 import os
 import shutil
 import subprocess
@@ -44,18 +43,6 @@ CLASS_ARCHIVE_TIMEOUT_S = 300.0
 # What `make fuzz` gives all property tests together; each has its share of it.
 FUZZ_SECONDS = os.environ.get("FUZZ_SECONDS")
 SHARE_S = pytest.StashKey[float]()
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """A test that sets levels, as an operator may, leaves no later test of its process without a log."""
-    loggers = (logging.getLogger(), logging.getLogger("leveret"))
-    before = [(each.level, each.propagate, each.disabled) for each in loggers]
-    yield
-    for each, (level, propagates, is_disabled) in zip(loggers, before, strict=True):
-        if each.level != level:
-            each.setLevel(level)
-        each.propagate, each.disabled = propagates, is_disabled
 
 
 # First, because pytest-xdist reads the groups and pytest the markers in this same hook.
