@@ -100,6 +100,11 @@ class ValueFault(PeerError):
     """Octets that are no AMQP 1.0 value, or a value that is nested too deeply to be one."""
 
 
+def _check_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+
+
 # -- written --------------------------------------------------------------------------------------
 
 
@@ -181,11 +186,11 @@ def from_field(value: bytes, depth: int = 0) -> bytes:
             return string(
                 str(Decimal(int.from_bytes(value[2:], "big", signed=True)).scaleb(-value[1])).encode()
             )
-        case "A" | "F" if depth >= DEPTH_MAX:
-            raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
         case "A":
+            _check_depth(depth + 1)
             return list_of(from_field(each, depth + 1) for each in tables.split_array(value))
         case "F":
+            _check_depth(depth + 1)
             entries = tables.split(value[5:]).items()
             return map_of(
                 item for key, each in entries for item in (string(key), from_field(each, depth + 1))
@@ -286,7 +291,7 @@ def text_of(field: bytes) -> bytes | None:
     if kind == b"S":
         return field[5:]
     if kind == b"x":
-        return field[5:].decode(errors="replace").encode()
+        return _readable(field[5:])
     if kind == b"t":
         return b"true" if field[1] else b"false"
     if kind in (b"f", b"d"):
@@ -299,8 +304,7 @@ def _constructor(buffer: bytes, position: int, depth: int) -> tuple[int, int]:
     """The constructor of the value at `position`, and the place behind it; descriptors are passed."""
     while buffer[position] == 0:
         depth += 1
-        if depth > DEPTH_MAX:
-            raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+        _check_depth(depth)
         code, at = _constructor(buffer, position + 1, depth)
         position = at if code in _EMPTY else _content(buffer, code, at)[1]
     return buffer[position], position + 1
@@ -325,8 +329,7 @@ def _content(buffer: bytes, code: int, at: int) -> tuple[int, int]:
 
 
 def _value(buffer: bytes, position: int, depth: int) -> tuple[bytes, int]:
-    if depth > DEPTH_MAX:
-        raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+    _check_depth(depth)
     code, at = _constructor(buffer, position, depth)
     return _constructed(buffer, code, at, depth)
 
@@ -364,8 +367,7 @@ def _fixed(code: int, octets: bytes) -> bytes:
 
 def _compound_field(octets: bytes, code: int, depth: int) -> bytes:
     """A list, a map or an array from its content."""
-    if depth >= DEPTH_MAX:
-        raise ValueFault(f"AMQP 1.0 values are nested more than {DEPTH_MAX} levels deep")
+    _check_depth(depth + 1)
     if code in _ARRAYS:
         return tables.array(_elements(octets, code, depth + 1))
     fields = _fields(octets, code, 0, len(octets), depth + 1)

@@ -63,7 +63,6 @@ _PREFIX: Final = b"x-"
 _EXCHANGE: Final = symbol(b"x-exchange")
 _ROUTING_KEY: Final = symbol(b"x-routing-key")
 _TYPE: Final = symbol(b"x-basic-type")
-_TEXT: Final = ord("S")
 _SHORT_BYTES_MAX: Final = 255
 
 
@@ -271,9 +270,7 @@ def _list(octets: bytes, at: int | None, count: int) -> list[bytes | None]:
 
 def _short(field: bytes | None) -> bytes | None:
     """A short string, None for what does not fit one."""
-    if field is None:
-        return None
-    text = field[5:] if field[0] == _TEXT else text_of(field)
+    text = None if field is None else text_of(field)
     return text if text is not None and len(text) <= _SHORT_BYTES_MAX else None
 
 

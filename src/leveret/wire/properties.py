@@ -167,6 +167,21 @@ def with_text(header: bytes, of: int, old: bytes, new: bytes) -> bytes:
     return header[:start] + shortstr(new) + header[stop:]
 
 
+def with_headers(header: bytes, table: bytes) -> bytes:
+    """A whole header with these headers in place of its own, if it has any."""
+    start, stop = place_of(header, HEADERS)
+    flags = property_flags(header) | HEADERS
+    size = len(table).to_bytes(4, "big")
+    return b"".join((header[:12], flags.to_bytes(2, "big"), header[14:start], size, table, header[stop:]))
+
+
+def without(header: bytes, flag: int) -> bytes:
+    """A whole header without one of its properties, if that is set."""
+    start, stop = place_of(header, flag)
+    flags = property_flags(header) & ~flag
+    return b"".join((header[:12], flags.to_bytes(2, "big"), header[14:start], header[stop:]))
+
+
 def place_of(header: bytes, of: int) -> tuple[int, int]:
     """The begin and the end of a property with its length in a whole header; both the same where it is not set."""
     position = 14

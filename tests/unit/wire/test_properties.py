@@ -86,6 +86,16 @@ def test_a_property_is_where_its_octets_are_or_would_be(values: dict[str, Any], 
     assert octets[14:start] == before[14:]
 
 
+@given(values=HELD, of=st.sampled_from([props.EXPIRATION, props.TIMESTAMP]), table=st.binary(max_size=9))
+def test_a_property_is_taken_out_and_headers_are_replaced(
+    values: dict[str, Any], of: int, table: bytes
+) -> None:
+    octets = payload(**values)
+    found = props.split(octets)
+    assert props.without(octets, of) == props.join({flag: found[flag] for flag in found if flag != of}, 5)
+    assert props.with_headers(octets, table) == props.join(found | {props.HEADERS: table}, 5)
+
+
 def test_values_come_without_their_lengths() -> None:
     found = props.split(payload(expiration="60", priority=7, user_id="guest"))
     assert found == {props.PRIORITY: b"\x07", props.EXPIRATION: b"60", props.USER_ID: b"guest"}

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.deaths import DeadMessage, Death
+from leveret.core.broker.routing import MessageHeaders
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import head_of_octets
 from leveret.core.queues.messages import Messages, Run, alike
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.rules.validation import queue_type
-from leveret.wire import properties as props
-from leveret.wire.content_header import named_headers
+from leveret.wire.properties import SyntaxFault
 
 
 class Taken(NamedTuple):
@@ -120,21 +120,19 @@ class _Targets:
         """The target queues by a message's routing key and its carbon copies."""
         if not dead.copies and (known := self._known.get(dead.route)) is not None:
             return known
-        reads_headers = False
+        headers = MessageHeaders(dead.header)
 
-        def headers(names: Container[bytes]) -> dict[str, Any]:
-            nonlocal reads_headers
-            reads_headers = True
+        def readable(names: Container[bytes]) -> dict[str, Any]:
             try:
-                return named_headers(dead.header, names)
-            except props.SyntaxFault:
+                return headers.read(names)
+            except SyntaxFault:
                 return {}
 
         # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
         octets = (dead.route[2 + dead.route[0] :], *dead.copies)
         key, *others = [each.decode(errors="surrogateescape") for each in octets]
-        found = self._broker.route(self._vhost, self._exchange, key, headers, others)
-        if not (dead.copies or reads_headers):
+        found = self._broker.route(self._vhost, self._exchange, key, readable, others)
+        if not (dead.copies or headers.were_read):
             self._known[dead.route] = found
         return found
 

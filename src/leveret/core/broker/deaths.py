@@ -28,8 +28,6 @@ _CONTENT_AT: Final = 5
 """Where a value that is a long string or a table has its octets."""
 _COUNT_MAX: Final = 2**63 - 1
 _SHORT_STRING_MAX: Final = 255
-_FLAGS_AT: Final = 12
-_PROPERTIES_AT: Final = 14
 
 
 class DeadMessage(NamedTuple):
@@ -71,11 +69,12 @@ class Death:
 
         A time to live of its own is in the entry of `x-death`, and no longer a property.
         """
+        expiration = None
+        if props.property_flags(header) & props.EXPIRATION:
+            start, stop = props.place_of(header, props.EXPIRATION)
+            expiration = header[start + 1 : stop]
+            header = props.without(header, props.EXPIRATION)
         start, stop = props.place_of(header, props.HEADERS)
-        flags, expiration, end, behind = props.property_flags(header), None, len(header), len(header)
-        if flags & props.EXPIRATION:
-            end, behind = props.place_of(header, props.EXPIRATION)
-            expiration = header[end + 1 : behind]
         table, changed = _without(header[start + 4 : stop])
         texts: list[bytes] = []
         if carbon := changed.get(_CARBON_COPIES):
@@ -90,19 +89,7 @@ class Death:
             ended_in = _ended_in(deaths)
         if self._key is None and carbon:
             table += tables.join({_CARBON_COPIES: carbon})
-        flags = (flags | props.HEADERS) & ~props.EXPIRATION
-        dead = b"".join(
-            [
-                header[:_FLAGS_AT],
-                flags.to_bytes(2, "big"),
-                header[_PROPERTIES_AT:start],
-                (len(table) + len(added)).to_bytes(4, "big"),
-                table,
-                added,
-                header[stop:end],
-                header[behind:],
-            ]
-        )
+        dead = props.with_headers(header, table + added)
         # The keys are taken apart once, because there may be 20,000.
         copies = [text[_CONTENT_AT:] for text in texts] if self._key is None else []
         key = route[1 + route[0] :] if self._key is None else self._key

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 from leveret.core.rules.validation import same_value
 from leveret.model.definitions import Binding, as_argument
+from leveret.wire.content_header import named_headers
 
 Headers: TypeAlias = Callable[[Container[bytes]], dict[str, Any]]
 """Decodes those of a message's headers that have one of some names; most exchanges need none."""
@@ -20,6 +21,26 @@ Headers: TypeAlias = Callable[[Container[bytes]], dict[str, Any]]
 def no_headers(names: Container[bytes]) -> dict[str, Any]:
     """The headers of a message that has none."""
     return {}
+
+
+class MessageHeaders:
+    """The headers of a message; `were_read` says whether an exchange asked for any: its targets depend on them then."""
+
+    __slots__ = ("_header", "were_read")
+
+    def __init__(self, header: bytes) -> None:
+        """Take a content header's payload."""
+        self._header = header
+        self.were_read = False
+
+    def read(self, names: Container[bytes]) -> dict[str, Any]:
+        """See Headers.
+
+        Raises:
+            SyntaxFault: they do not parse.
+        """
+        self.were_read = True
+        return named_headers(self._header, names)
 
 
 _Bindings: TypeAlias = dict[tuple[str, ...], Binding]

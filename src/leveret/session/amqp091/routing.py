@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.direct_reply import DirectReply
+from leveret.core.broker.routing import MessageHeaders
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import User
@@ -17,7 +17,7 @@ from leveret.session.amqp091.direct_reply import with_reply_name
 from leveret.session.amqp091.replies import Fault
 from leveret.wire import properties as props
 from leveret.wire import tables
-from leveret.wire.content_header import DELIVERY_MODES, named_headers
+from leveret.wire.content_header import DELIVERY_MODES
 
 _EXPIRATION_DIGITS_MAX: Final = 18
 _BINDINGS_OF_A_FRAME: Final = 8
@@ -72,7 +72,7 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
 def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header: bytes) -> Resolved:
     """Route a message that passed all checks, by its routing keys and its headers."""
     connection = channel.connection
-    vhost, broker, headers = connection.vhost or "", connection.broker, _Headers(header)
+    vhost, broker, headers = connection.vhost or "", connection.broker, MessageHeaders(header)
     topology = broker.topologies[vhost]
     before = topology.looked_at
     key, *copies = map(_text, keys)
@@ -88,20 +88,6 @@ def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header:
             elsewhere = channel.leaders.direct_reply(vhost, key)
             replies = () if elsewhere is None else (elsewhere,)
     return Resolved(queues, header, topology.exchanges[exchange].counters, replies, headers.were_read)
-
-
-class _Headers:
-    """The headers of a message, decoded for exchanges that match them."""
-
-    __slots__ = ("_header", "were_read")
-
-    def __init__(self, header: bytes) -> None:
-        self._header = header
-        self.were_read = False
-
-    def read(self, names: Container[bytes]) -> dict[str, Any]:
-        self.were_read = True
-        return named_headers(self._header, names)
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
