@@ -22,8 +22,7 @@ _EXCHANGE: Final = b"exchange"
 _FIRST: Final = {b"x-first-death-" + name: name for name in (_EXCHANGE, _QUEUE, _REASON)}
 _CHANGED: Final = frozenset({_DEATHS, _CARBON_COPIES, DELIVERY_COUNT, *_FIRST})
 """The headers that a death changes, or that decide where the message goes."""
-REJECTED: Final = "rejected"
-_REJECTED: Final = tables.long_string(REJECTED.encode())
+_REJECTED: Final = tables.long_string(b"rejected")
 _CONTENT_AT: Final = 5
 """Where a value that is a long string or a table has its octets."""
 _COUNT_MAX: Final = 2**63 - 1
