@@ -170,14 +170,14 @@ class SimulatedDisk:
 
         Args:
             directory: the data directory.
-            below: the path of the directory below the data directory.
+            below: the path of the directory below the data directory; empty for the data directory itself.
         """
         with self.lock:
             try:
                 entry = self._entry(str(directory))
             except FileNotFoundError:
                 return []
-            for name in below.split("/"):
+            for name in filter(None, below.split("/")):
                 if entry is None:
                     return []
                 entry = entry.certain(name)

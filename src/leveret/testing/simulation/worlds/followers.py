@@ -11,7 +11,7 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.election import ElectionKeys
-from leveret.runtime.replication.identity import FILE
+from leveret.runtime.replication.identity import FILE, NodeIdentity
 from leveret.testing.simulation.nodes.audit import CountedOn
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.node_users import employ
@@ -100,14 +100,16 @@ class FollowerWorld(EtcdWorld):
         return elected is not None and f":{self._ports_of[node]}".encode() in elected.value
 
     def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
-        """See EtcdWorld: all nodes that are recorded as in sync; None for a stream, which is not judged."""
+        """See EtcdWorld: all nodes that are recorded as in sync, and may lead; None for a stream, which is not judged."""
         entry = self.etcd.state.entries.get(_KEYS.in_sync)
         if entry is None:
             return None
         if self._in_sync[0] is not entry.value:
             self._in_sync = entry.value, msgspec.json.decode(entry.value, type=frozenset[str])
         ids = self._in_sync[1]
-        nodes = frozenset(node.name for node in self.nodes if self._id_of(node) in ids)
+        nodes = frozenset(
+            node.name for node in self.nodes if self._id_of(node) in ids and not self._is_rewriting(node)
+        )
         return CountedOn(nodes, len(nodes))
 
     def records(self, since: int) -> Iterable[tuple[int, CountedOn]]:
@@ -132,6 +134,14 @@ class FollowerWorld(EtcdWorld):
                 found = str(msgspec.json.decode(file.read()).get("node_id", ""))
             known = self._ids[path] = version, found
         return known[1]
+
+    def _is_rewriting(self, node: SimulatedNode) -> bool:
+        """Return whether a node's identity says, durably, that its logs are being rewritten, so that it must not lead.
+
+        A former leader's logs are, once it follows its successor; it may still be recorded as in sync from before.
+        """
+        files = dict(self.disk.durable(node.data_dir, ""))
+        return FILE in files and msgspec.json.decode(files[FILE].synced, type=NodeIdentity).rewriting
 
     def leaders(self) -> set[str]:
         """See EtcdWorld: the elected leader; without one, any node."""
