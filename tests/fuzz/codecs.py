@@ -136,8 +136,10 @@ def value_seeds() -> list[bytes]:
 
 
 def messages10(octets: bytes) -> None:
-    message = message10.decode_message10(octets)
-    content = properties.join(message.properties, len(message.body))
+    reader = message10.MessageReader()
+    message = reader.read(octets)
+    assert reader.read(octets) == message
+    content = record.content_header(message.properties, len(message.body))
     properties.decode(properties.split(content))
     message10.encode_before_body(message.exchange or b"", message.routing_key or b"", content, 0)
 

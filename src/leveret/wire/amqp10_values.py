@@ -17,9 +17,9 @@ a time before 1970 is an `l` of milliseconds; decimals and UUIDs are octets. The
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from leveret.model.errors import PeerError
 from leveret.wire import tables
@@ -47,7 +47,7 @@ _NAME_MAX: Final = 5 + _NAME_BYTES_MAX
 _TEXT: Final = ord("S")
 _INT64_MAX: Final = (1 << 63) - 1
 _U32: Final = struct.Struct(">I")
-_SAME: Final = {
+SAME: Final = {
     ord("b"): b"\x51",
     ord("B"): b"\x50",
     ord("s"): b"\x61",
@@ -60,6 +60,8 @@ _SAME: Final = {
     ord("d"): b"\x82",
 }
 """By type of 0-9-1 the constructor of a value that has the same octets."""
+FIELDS: Final = frozenset(constructor[0] for constructor in SAME.values())
+"""The constructors of values that a field table has with the same octets behind another type."""
 _FIXED: Final[dict[int, tuple[int, bytes]]] = {
     0x50: (1, b"B"),
     0x51: (1, b"b"),
@@ -168,13 +170,13 @@ def from_field(value: bytes, depth: int = 0) -> bytes:
         SyntaxFault: a table or an array in it is none.
     """
     kind = value[0]
-    same = _SAME.get(kind)
+    same = SAME.get(kind)
     if same is not None:
         return same + value[1:]
     match chr(kind):
         case "S":
             octets = value[5:]
-            return _sized(0xA1 if _is_text(octets) else 0xA0, octets)
+            return _sized(0xA1 if is_text(octets) else 0xA0, octets)
         case "x":
             return binary(value[5:])
         case "t":
@@ -203,7 +205,8 @@ def _number(number: int) -> bytes:
     return b"\x81" + number.to_bytes(8, "big") if number <= _INT64_MAX else string(b"%d" % number)
 
 
-def _is_text(octets: bytes) -> bool:
+def is_text(octets: bytes) -> bool:
+    """Whether octets are UTF-8."""
     if octets.isascii():
         return True
     try:
@@ -245,8 +248,16 @@ def end_of(buffer: bytes, position: int) -> int:
         raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short") from None
 
 
-def fields_of(buffer: bytes, position: int, codes: Container[int]) -> list[bytes]:
-    """The items of a list or a map, LISTS or MAPS, as values of a field table; none of another value.
+class Item(NamedTuple):
+    """A value of a list or a map as one of a field table, and its place with its constructor."""
+
+    field: bytes
+    begin: int
+    end: int
+
+
+def items_of(buffer: bytes, position: int, codes: Container[int]) -> list[Item]:
+    """The items of a list or a map, LISTS or MAPS; none of another value.
 
     Raises:
         ValueFault: the octets end within an item, or an item is no value.
@@ -255,18 +266,14 @@ def fields_of(buffer: bytes, position: int, codes: Container[int]) -> list[bytes
         code, at = _constructor(buffer, position, 0)
         if code == _EMPTY_LIST or code not in codes:
             return []
-        begin, end = _content(buffer, code, at)
-        return _fields(buffer, code, begin, end, 1)
+        return list(_items(buffer, code, *_content(buffer, code, at), 1))
     except (struct.error, IndexError, UnicodeDecodeError):
         raise ValueFault(f"AMQP 1.0 value at byte {position} is cut short or malformed") from None
 
 
-def named(fields: list[bytes]) -> dict[bytes, bytes]:
+def named(items: list[Item]) -> dict[bytes, Item]:
     """The items of a map, keys and values in turns, as entries of a field table; longer names are cut."""
-    return {
-        key[5:] if key[0] == _TEXT and len(key) <= _NAME_MAX else _name_of(key): value
-        for key, value in zip(fields[::2], fields[1::2], strict=False)
-    }
+    return {_name_of(key.field): value for key, value in zip(items[::2], items[1::2], strict=False)}
 
 
 def octets_of(buffer: bytes, position: int) -> bytes | None:
@@ -279,6 +286,8 @@ def octets_of(buffer: bytes, position: int) -> bytes | None:
 
 
 def _name_of(field: bytes) -> bytes:
+    if field[0] == _TEXT and len(field) <= _NAME_MAX:
+        return field[5:]
     name = text_of(field) or b""
     if len(name) <= _NAME_BYTES_MAX:
         return name
@@ -370,30 +379,22 @@ def _compound_field(octets: bytes, code: int, depth: int) -> bytes:
     _check_depth(depth + 1)
     if code in _ARRAYS:
         return tables.array(_elements(octets, code, depth + 1))
-    fields = _fields(octets, code, 0, len(octets), depth + 1)
-    return tables.table(named(fields)) if code in MAPS else tables.array(fields)
+    items = list(_items(octets, code, 0, len(octets), depth + 1))
+    if code in MAPS:
+        return tables.table({name: item.field for name, item in named(items).items()})
+    return tables.array([item.field for item in items])
 
 
-def _fields(buffer: bytes, code: int, begin: int, end: int, depth: int) -> list[bytes]:
+def _items(buffer: bytes, code: int, begin: int, end: int, depth: int) -> Iterator[Item]:
     """The items of a list or a map, whose content is given by its begin and end."""
     position = begin + (4 if code & 0x10 else 1)
     count = int.from_bytes(buffer[begin:position], "big")
-    fields: list[bytes] = []
     for _ in range(count):
-        if buffer[position] in _SHORT_STRINGS:
-            # Most of a message. The octet of the size is the last of the size in a field table.
-            at = position + 1
-            position += 2 + buffer[at]
-            field = buffer[at:position]
-            if not field.isascii():
-                field[1:].decode()
-            fields.append(b"S\0\0\0" + field)
-        else:
-            field, position = _value(buffer, position, depth)
-            fields.append(field)
+        start = position
+        field, position = _value(buffer, position, depth)
+        yield Item(field, start, position)
     if position > end:
         raise ValueFault(f"an item before byte {position} ends behind its list or map")
-    return fields
 
 
 def _elements(octets: bytes, code: int, depth: int) -> list[bytes]:

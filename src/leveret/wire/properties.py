@@ -137,6 +137,25 @@ def split(header: bytes) -> dict[int, bytes]:
     return _split(header)[0]
 
 
+def places(header: bytes) -> dict[int, tuple[int, int]]:
+    """By flag the begin and the end of each property that is set, with the length of a string or a table.
+
+    Raises:
+        SyntaxFault: the header ends inside its properties.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    position = 14
+    try:
+        for flag, width in _widths(property_flags(header)):
+            start, position = position, _behind(header, position, width)
+            found[flag] = (start, position)
+    except IndexError:
+        position = len(header) + 1
+    if position > len(header):
+        raise SyntaxFault("content header ends inside its properties")
+    return found
+
+
 def terms(header: bytes) -> tuple[bytes | None, int]:
     """The expiration, None for none, and the priority: as `split` gives them, at a third of the cost.
 
@@ -223,17 +242,11 @@ def split_whole(header: bytes) -> dict[int, bytes]:
 
 def _split(header: bytes) -> tuple[dict[int, bytes], int]:
     """The properties, and the position where they end."""
-    found: dict[int, bytes] = {}
-    position = 14
-    try:
-        for flag, width in _widths(property_flags(header)):
-            start, position = position, _behind(header, position, width)
-            found[flag] = header[start + _LENGTH_BYTES.get(width, 0) : position]
-    except IndexError:
-        position = len(header) + 1
-    if position > len(header):
-        raise SyntaxFault("content header ends inside its properties")
-    return found, position
+    at = places(header)
+    found = {
+        flag: header[start + _LENGTH_BYTES.get(_WIDTHS[flag], 0) : stop] for flag, (start, stop) in at.items()
+    }
+    return found, max((stop for _, stop in at.values()), default=14)
 
 
 def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:

@@ -44,7 +44,7 @@ def split(table: bytes) -> dict[bytes, bytes]:
     Raises:
         SyntaxFault: not a table.
     """
-    return {table[start + 1 : at]: table[at:stop] for start, at, stop in _entries(table)}
+    return {table[start + 1 : at]: table[at:stop] for start, at, stop in entries(table)}
 
 
 def without(table: bytes, keys: Container[bytes]) -> tuple[bytes, dict[bytes, bytes]]:
@@ -56,7 +56,7 @@ def without(table: bytes, keys: Container[bytes]) -> tuple[bytes, dict[bytes, by
     found: dict[bytes, bytes] = {}
     kept: list[bytes] = []
     position = 0
-    for start, at, stop in _entries(table):
+    for start, at, stop in entries(table):
         key = table[start + 1 : at]
         if key in keys:
             found[key] = table[at:stop]
@@ -72,12 +72,16 @@ def only(table: bytes, keys: Container[bytes]) -> bytes:
         SyntaxFault: not a table.
     """
     return b"".join(
-        [table[start:stop] for start, at, stop in _entries(table) if table[start + 1 : at] in keys]
+        [table[start:stop] for start, at, stop in entries(table) if table[start + 1 : at] in keys]
     )
 
 
-def _entries(table: bytes) -> Iterator[tuple[int, int, int]]:
-    """The entries of a table, each by its begin, the begin of its value, and its end."""
+def entries(table: bytes) -> Iterator[tuple[int, int, int]]:
+    """The entries of a table, each by its begin, the begin of its value, and its end.
+
+    Raises:
+        SyntaxFault: not a table.
+    """
     position, sizes, size_at = 0, _SIZES, _U32.unpack_from
     try:
         while position < len(table):

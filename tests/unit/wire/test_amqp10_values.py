@@ -17,10 +17,11 @@ from leveret.wire.amqp10_values import (
     LISTS,
     MAPS,
     TIME_S_MAX,
+    Item,
     ValueFault,
     end_of,
-    fields_of,
     from_field,
+    items_of,
     named,
     to_field,
 )
@@ -146,7 +147,7 @@ def test_garbage_is_a_value_or_a_fault(octets: bytes) -> None:
         assert 0 < end <= len(octets)
     for codes in (LISTS, MAPS):
         try:
-            named(fields_of(octets, 0, codes))
+            named(items_of(octets, 0, codes))
         except ValueFault:
             continue
 
@@ -190,5 +191,6 @@ def test_text_and_symbols_are_text_whatever_a_client_wrote() -> None:
 
 def test_names_are_cut_where_a_field_table_ends_them() -> None:
     long = ("é" * 100).encode()
-    found = named([tables.long_string(long), b"V", b"B\7", b"V"])
-    assert found == {long[:128]: b"V", b"7": b"V"}
+    null = Item(b"V", 0, 0)
+    found = named([Item(tables.long_string(long), 0, 0), null, Item(b"B\7", 0, 0), null])
+    assert found == {long[:128]: null, b"7": null}

@@ -5,9 +5,8 @@ An entry is as its publisher sent it: a message of AMQP 1.0, or a batch of them 
 
 from __future__ import annotations
 
-from leveret.wire import properties
-from leveret.wire.message10 import Shape10
-from leveret.wire.record import StoredMessage
+from leveret.wire.message10 import MessageReader, Shape10
+from leveret.wire.record import StoredMessage, content_header
 from leveret.wire.stream_entry import messages_of
 
 
@@ -17,6 +16,7 @@ class StreamMessages:
     def __init__(self, queue: str) -> None:
         """`queue` is the routing key of messages from publishers of the stream protocol."""
         self._key = queue.encode()
+        self._reader = MessageReader()
         self._shape: Shape10 | None = None
         self._header = b""
 
@@ -27,7 +27,7 @@ class StreamMessages:
     def _message(self, octets: bytes) -> StoredMessage:
         shape = self._shape
         if shape is None or not shape.fits(octets):
-            shape = self._shape = Shape10(octets)
-            self._header = properties.join(shape.message.properties, shape.body_bytes)
+            shape = self._shape = Shape10(octets, self._reader)
+            self._header = content_header(shape.message.properties, shape.body_bytes)
         exchange, key = shape.message.exchange or b"", shape.message.routing_key
         return StoredMessage(exchange, self._key if key is None else key, self._header, shape.body_of(octets))

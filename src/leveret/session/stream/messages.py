@@ -13,7 +13,7 @@ from leveret.core.queues.messages import Messages, Run
 from leveret.model.errors import PeerError
 from leveret.wire import properties, tables
 from leveret.wire.chunk import ChunkError
-from leveret.wire.message10 import OFFSET_HEADER, Shape10, encode_before_body
+from leveret.wire.message10 import OFFSET_HEADER, MessageReader, Shape10, encode_before_body
 from leveret.wire.properties import shortstr
 from leveret.wire.record import content_header
 from leveret.wire.stream_entry import messages_of
@@ -22,8 +22,8 @@ _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_NAME: Final = OFFSET_HEADER.encode()
-_OFFSET_ENTRY: Final = tables.join({_OFFSET_NAME: tables.long_integer(0)})
-"""The last of the headers; it ends with the octets of the offset."""
+_READER: Final = MessageReader((_OFFSET_NAME, tables.long_integer(0)))
+"""Gives each message the header of its offset as the last of its headers, which ends with the octets of the offset."""
 
 
 def entries_of(gathered: list[Messages]) -> list[bytes]:
@@ -104,11 +104,10 @@ class _Shape(Shape10):
 
     def __init__(self, octets: bytes, queue: bytes) -> None:
         """Take the shape of an AMQP 1.0 message in the queue of this name."""
-        super().__init__(octets)
-        exchange, key, found, _ = self.message
-        headers = tables.without(found.get(properties.HEADERS, b""), (_OFFSET_NAME,))[0] + _OFFSET_ENTRY
-        header = properties.join(found | {properties.HEADERS: headers}, self.body_bytes)
-        _, at = properties.place_of(header, properties.HEADERS)
+        super().__init__(octets, _READER)
+        exchange, key, found, headers_end, _ = self.message
+        header = content_header(found, self.body_bytes)
+        at = len(header) - len(found) + headers_end
         self._before_offset = len(header).to_bytes(4, "big") + header[: at - _OFFSET.size]
         self._after_offset = header[at:]
         self.route = shortstr(exchange or b"") + shortstr(queue if key is None else key)

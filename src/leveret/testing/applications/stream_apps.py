@@ -24,7 +24,7 @@ from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.applications.stream_books import StreamBooks
 from leveret.testing.applications.stream_client import StreamAppClient
 from leveret.wire.chunk import Header
-from leveret.wire.message10 import decode_message10
+from leveret.wire.message10 import MessageReader
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream_entry import entries_of, messages_of
@@ -215,7 +215,8 @@ class StoringReader:
 def messages_in(header: Header, data: bytes) -> list[tuple[int, bytes]]:
     """Return the offset and the body of each message of a chunk."""
     messages = [message for entry in entries_of(data) for message in messages_of(entry)]
-    return [(header.chunk_id + place, decode_message10(each).body) for place, each in enumerate(messages)]
+    reader = MessageReader()
+    return [(header.chunk_id + place, reader.read(each).body) for place, each in enumerate(messages)]
 
 
 def data_section(body: bytes) -> bytes:

@@ -100,7 +100,7 @@ class FollowerWorld(EtcdWorld):
         return elected is not None and f":{self._ports_of[node]}".encode() in elected.value
 
     def counted_on(self, key: tuple[str, ...], epoch: int) -> CountedOn | None:
-        """See EtcdWorld: all nodes that are recorded as in sync, and may lead; None for a stream, which is not judged."""
+        """See EtcdWorld: the nodes recorded as in sync that may lead; None for a stream, which is not judged."""
         entry = self.etcd.state.entries.get(_KEYS.in_sync)
         if entry is None:
             return None
