@@ -29,6 +29,10 @@ class BooksFault(Exception):
     """The books do not balance; the text names the fault and the message."""
 
 
+class ResurrectionFault(BooksFault):
+    """A message arrived after it was settled."""
+
+
 @dataclass(slots=True)
 class BookedMessage:
     """The copy of one message in one queue.
@@ -161,7 +165,7 @@ class RunBooks:
     def _judge_delivery(self, message: BookedMessage, *, redelivered: bool) -> None:
         where = f"message {message.number} of queue {message.queue}"
         if message.is_settled:
-            raise BooksFault(f"resurrected: {where} was delivered after it was settled")
+            raise ResurrectionFault(f"resurrected: {where} was delivered after it was settled")
         if message.is_first_delivered and not redelivered:
             raise BooksFault(f"unflagged: {where} came again without `redelivered`")
 

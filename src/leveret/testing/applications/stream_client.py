@@ -111,7 +111,7 @@ class StreamAppClient(asyncio.Protocol):
     def _expect(self, answer: type[StreamCommand]) -> asyncio.Future[Any]:
         found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.is_closed:
-            found.set_exception(StreamAppClosed(self.reason))
+            _fail(found, self.reason)
         else:
             self._answers.append((answer, found))
         return found
@@ -123,9 +123,7 @@ class StreamAppClient(asyncio.Protocol):
         answers, self._answers = self._answers, deque()
         for _, answer in answers:
             if not answer.done():
-                answer.set_exception(StreamAppClosed(reason))
-                # Mark the exception as seen: the caller may have stopped waiting.
-                answer.exception()
+                _fail(answer, reason)
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -165,3 +163,10 @@ class StreamAppClient(asyncio.Protocol):
         assert header.type == ChunkType.USER, header
         assert crc32(data) == header.crc, f"the data of the chunk at offset {header.chunk_id} are damaged"
         self.on_chunk(header, data)
+
+
+def _fail(answer: asyncio.Future[Any], reason: str) -> None:
+    """Fail an answer that the closed connection does not bring."""
+    answer.set_exception(StreamAppClosed(reason))
+    # Mark the exception as seen: the caller may have stopped waiting.
+    answer.exception()
