@@ -14,6 +14,7 @@ from leveret.wire.layouts import (
     SOURCE_BYTES_MAX,
     Layout,
     Layouts,
+    Parts,
     Sized,
     Slot,
 )
@@ -30,7 +31,11 @@ def layout_of(octets: bytes) -> Layout[str]:
     long_end = len(octets) - 3
     text = Slot(4, text_end, SHORT, is_text=True)
     octet = Slot(text_end + 1, text_end + 2, 1, convert=lambda each: None if each == b"0" else each * 2)
-    outputs = [[b"100% ", text, b"-", octet], [Slot(text_end + 2, long_end, LONG), b"!"], [b"none"]]
+    outputs: list[Parts] = [
+        [b"100% ", text, b"-", octet],
+        [Slot(text_end + 2, long_end, LONG), b"!"],
+        [b"none"],
+    ]
     return Layout(octets, (0, len(octets)), outputs, [Sized(0, 4, long_end)], "note")
 
 

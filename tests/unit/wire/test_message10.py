@@ -278,7 +278,8 @@ def test_a_layout_gives_the_octets_that_a_look_at_all_values_gives(
 def test_messages_of_one_form_are_read_by_their_layout() -> None:
     """The test before proves something only if layouts fit."""
     reader = MessageReader()
-    with mock.patch.object(message10, "_WRITTEN", Layouts()) as layouts:
+    layouts: Layouts[tuple[int, ...]] = Layouts()
+    with mock.patch.object(message10, "_WRITTEN", layouts):
         for number in range(20):
             text = b"id" * (number + 1)
             header = props.join(
