@@ -62,8 +62,7 @@ _FOOTER: Final = 0x78
 _SECTION: Final = b"\0\x53%c"
 _LIST: Final = b"\xd0"
 _MAP: Final = b"\xd1"
-_SMALL_DATA: Final = _SECTION % _DATA + b"\xa0"
-_LARGE_DATA: Final = _SECTION % _DATA + b"\xb0"
+_DATA_BEGIN: Final = _SECTION % _DATA
 _SMALL_ULONG_OCTET: Final = b"\x53"
 _COMPOUND: Final = b"AF"
 _PREFIX: Final = b"x-"
@@ -113,7 +112,7 @@ _BEGINS: Final = (
     _SECTION % _PROPERTIES + _LIST,
     _SECTION % _APPLICATION + _MAP,
 )
-"""The sections before the body, in their order."""
+"""The sections before the body, in their order; there may be no application properties."""
 
 
 def encode_before_body(exchange: bytes, routing_key: bytes, content_header: bytes, body_bytes: int) -> bytes:
@@ -131,11 +130,11 @@ def encode_before_body(exchange: bytes, routing_key: bytes, content_header: byte
     sections = [
         octets
         for begin, content, count in zip(_BEGINS, items, counts, strict=True)
-        if count or begin is not _BEGINS[-1]
+        if count
         for octets in (begin, _SIZE_AND_COUNT.pack(len(content) + 4, count), content)
     ]
-    data = _SMALL_DATA + bytes((body_bytes,)) if body_bytes < 256 else _LARGE_DATA + _U32.pack(body_bytes)
-    return b"".join((*sections, data))
+    size = b"\xa0" + bytes((body_bytes,)) if body_bytes < 256 else b"\xb0" + _U32.pack(body_bytes)
+    return b"".join((*sections, _DATA_BEGIN, size))
 
 
 @lru_cache(maxsize=1024)
@@ -269,7 +268,7 @@ class MessageReader:
         sizes: list[Sized] = []
         body: list[bytes] = []
         others: list[bytes] = []
-        position = before_body = 0
+        position = data_at = 0
         is_learned = True
         while position < len(octets):
             start = position
@@ -278,7 +277,7 @@ class MessageReader:
             data = octets_of(octets, at) if descriptor == _DATA else None
             if data is not None:
                 body.append(data)
-                before_body = before_body or start
+                data_at = at
             elif descriptor in (_SEQUENCE, _VALUE):
                 others.append(octets[start:position])
             elif _HEADER <= descriptor <= _FOOTER:
@@ -291,8 +290,8 @@ class MessageReader:
         if not sections and not body and not others:
             raise PeerError("no section at all")
         note, outputs = self._outputs(octets, sections, is_other=bool(others))
-        if is_learned and before_body and not others and _body_at(octets, before_body):
-            self.layouts.learn(octets, (0, before_body), outputs, sizes, note)
+        if is_learned and len(body) == 1 and not others and _body_at(octets, data_at):
+            self.layouts.learn(octets, (0, data_at), outputs, sizes, note)
         return note.message([fill(parts, octets) for parts in outputs], b"".join(others or body))
 
     def _outputs(
@@ -404,14 +403,14 @@ def _descriptor(octets: bytes, position: int) -> tuple[int, int]:
 
 
 def _body_at(octets: bytes, position: int) -> int:
-    """The begin of the body if the section of data at `position` goes up to the end of the octets; else 0."""
-    begin = octets[position : position + 8]
-    if begin.startswith(_SMALL_DATA) and len(begin) > 4:
+    """The begin of the body if the data whose constructor is at `position` go up to the end of the octets; else 0."""
+    begin = octets[position : position + 5]
+    if begin.startswith(b"\xa0") and len(begin) > 1:
+        at = position + 2
+        return at if at + begin[1] == len(octets) else 0
+    if begin.startswith(b"\xb0") and len(begin) == 5:
         at = position + 5
-        return at if at + begin[4] == len(octets) else 0
-    if begin.startswith(_LARGE_DATA) and len(begin) == 8:
-        at = position + 8
-        return at if at + _U32.unpack_from(begin, 4)[0] == len(octets) else 0
+        return at if at + _U32.unpack_from(begin, 1)[0] == len(octets) else 0
     return 0
 
 

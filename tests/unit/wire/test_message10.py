@@ -295,3 +295,14 @@ def test_messages_of_one_form_are_read_by_their_layout() -> None:
             message = reader.read(encode_before_body(b"ex", text, header, 4) + b"body")
             assert properties_of(message)[props.MESSAGE_ID] == message.routing_key == text
     assert layouts.learned == reader.layouts.learned == 1
+
+
+def test_messages_of_data_alone_have_a_layout_that_hides_no_other() -> None:
+    reader = MessageReader()
+    whole = encode_before_body(b"ex", b"key", props.join({props.PRIORITY: b"\5"}, 4), 4) + b"body"
+    for number in range(3):
+        body = b"b" * (number * 200)
+        message = reader.read(b"\0\x53\x75\xb0" + len(body).to_bytes(4, "big") + body)
+        assert (message.exchange, message.routing_key, message.body) == (None, None, body)
+        assert properties_of(reader.read(whole)) == {props.PRIORITY: b"\5"}
+    assert reader.layouts.learned == 2
