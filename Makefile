@@ -50,12 +50,13 @@ demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for
 demo-sites: setup-cluster  ## a node of each of two clusters lost, then all of the first: the second has every message of it
 	@.venv/bin/python -m leveret.testing.demo.lost_cluster $(DEMO_ARGS)
 
-# A worker for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which have the most
-# tests and so begin first, and one for all others. Each waits for its servers about half of the time, also on two cores.
-REPORTED = $(GROUPED) -p tests.conformance.answers -p tests.second_run
-SUITE = -n 5 $(REPORTED)
+# A process for each of the four long groups (the conformance suite on Leveret, clusters, and Spark twice), which begin
+# first, and one for all others; they are forks of one (tests/forked.py). Each waits for its servers about half of the time,
+# also on two cores.
+REPORTED = -p tests.forked -p tests.bytecode -p tests.conformance.answers -p tests.second_run
+SUITE = --processes 5 $(REPORTED)
 # Stories start whole sites with a Spark each: five of them at once wait for each other's start.
-STORIES = -n 3 $(REPORTED)
+STORIES = --processes 3 $(REPORTED)
 WHOLE_SUITE = $(SUITE) -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
@@ -68,8 +69,8 @@ test-stories: setup-test  ## the long stories: whole sites and clusters, more se
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
-# No test of these is in a group, so forks of one process share them, which collects once (tests/forked.py). None has a
-# process that writes, so what is captured are Python's own streams, which takes no file.
+# Forks of one process share these, too. None has a process that writes, so what is captured are Python's own streams, which
+# takes no file.
 test-fast: setup-test  ## the tests that start no process, property tests with fewer examples
 	@$(PYTEST) -p tests.forked -p tests.no_processes --capture sys -m "not process and not story and not torture and not fuzz and not oracle" \
 		tests/unit tests/tools $(TEST_ARGS)

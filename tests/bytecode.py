@@ -1,7 +1,7 @@
-"""A plugin of pytest that makes the bytecode of all sources and tests once, before the workers start.
+"""A plugin of pytest that makes the bytecode of all sources and tests before they are collected, in several processes.
 
-Workers that find none in a fresh clone would each compile everything, and rewrite the asserts of all tests: ten
-seconds of processor time for each of them, all at the same moment.
+The process that collects would compile everything of a fresh clone alone, and rewrite the asserts of all tests: ten
+seconds of processor time. So would each worker of pytest-xdist, all at the same moment.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ WORTH_PROCESSES: Final = 40
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile and rewrite what has changed, if workers are to start."""
+    """Compile and rewrite what has changed."""
     config = session.config
-    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+    if hasattr(config, "workerinput"):
         return
     tests = (path for path in TESTS.rglob("*.py") if REWRITTEN.search(path.name))
     changed = [path for path in tests if not is_rewritten(path)]

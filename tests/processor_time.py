@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from leveret.testing.servers.process import descendants
 
 SHOWN: Final = 60
 LAST: Final = 3
+STRETCH: Final = "stretch"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,45 +53,41 @@ def _ticks(pid: int) -> int:
 
 
 class Clock:
-    """Notes stretches; whoever runs no test of its own gets them from the workers."""
+    """Notes stretches: a worker tells each with the report of its last test, and whoever shows them keeps them."""
 
     def __init__(self) -> None:
         self._begun: tuple[str, float, float] | None = None
         self._tests = 0
-        self.stretches: list[Stretch] = []
-        self.workers: dict[str, list[Stretch]] = {}
+        self._is_last = False
+        self.workers: dict[str, list[Stretch]] = defaultdict(list)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        """A test begins; the stretch of another file has ended."""
-        file = item.nodeid.partition("::")[0]
-        if self._begun is None or self._begun[0] != file:
-            self._end()
-            self._begun = (file, spent_s(), time.monotonic())
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """A test begins, perhaps the last of its file."""
+        if self._begun is None:
+            self._begun = (item.nodeid.partition("::")[0], spent_s(), time.monotonic())
         self._tests += 1
+        self._is_last = nextitem is None or nextitem.path != item.path
 
-    def _end(self) -> None:
-        if self._begun is not None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell a stretch that has ended."""
+        report = yield
+        if call.when == "teardown" and self._is_last and self._begun is not None:
             file, processor_s, at_s = self._begun
-            self.stretches.append(
-                Stretch(file, self._tests, spent_s() - processor_s, time.monotonic() - at_s)
-            )
-        self._begun, self._tests = None, 0
+            stretch = [file, self._tests, spent_s() - processor_s, time.monotonic() - at_s]
+            report.user_properties.append((STRETCH, [f"process {os.getpid()}", *stretch]))
+            self._begun, self._tests = None, 0
+        return report
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A worker hands over its stretches."""
-        self._end()
-        output = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output["stretches"] = [list(vars(each).values()) for each in self.stretches]
-        elif self.stretches:
-            self.workers["main"] = self.stretches
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """A worker has ended; one that died handed over nothing."""
-        output = getattr(node, "workeroutput", {})
-        self.workers[node.gateway.id] = [Stretch(*each) for each in output.get("stretches", [])]
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a stretch."""
+        told: Any
+        for name, told in report.user_properties:
+            if name == STRETCH:
+                self.workers[told[0]].append(Stretch(*told[1:]))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the files by their processor time, and the workers."""

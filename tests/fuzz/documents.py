@@ -157,8 +157,7 @@ class _Log(logging.Handler):
 @cache
 def _served() -> tuple[Starlette, asyncio.Runner, _Log]:
     log = _Log()
-    logger = logging.getLogger("leveret.management")
-    logger.handlers, logger.propagate = [log], False
+    logging.getLogger("leveret.management").addHandler(log)
     return build_app(_node()), asyncio.Runner(), log
 
 

@@ -40,6 +40,27 @@ FAILS = "\ndef test_fails():\n    print('said', 'before')\n    assert 1 == 2\n"
 ERROR = "\n@pytest.fixture\ndef broken():\n    raise OSError('no')\n\ndef test_error(broken):\n    pass\n"
 SKIPPED = "\ndef test_skipped():\n    pytest.skip('not here')\n"
 SLOW = "\n@pytest.mark.timeout(0.2)\ndef test_slow():\n    time.sleep(60)\n"
+GROUPED = """
+@pytest.mark.parametrize("case", range(20))
+@pytest.mark.xdist_group("one")
+def test_in_a_group(case):
+    ran("grouped")
+"""
+FAILS_BESIDE = """
+@pytest.mark.xdist_group("one")
+def test_waits():
+    ran("waiting")
+    try:
+        time.sleep(60)
+    finally:
+        ran("let go")
+
+@pytest.mark.xdist_group("other")
+def test_fails_meanwhile():
+    while "waiting" not in pathlib.Path(__file__).with_name("ran").read_text():
+        time.sleep(0.01)
+    raise OSError
+"""
 DIES = "\ndef test_dies():\n    os._exit(3)\n"
 
 
@@ -81,17 +102,45 @@ def test_a_run_in_which_all_is_well_ends_well(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_told_with_its_test(tmp_path: Path) -> None:
-    status, output = run_of(tmp_path, DIES)
-    assert status == pytest.ExitCode.INTERNAL_ERROR
+    status, output = run_of(tmp_path, DIES, options="-ra")
+    assert status == pytest.ExitCode.INTERRUPTED
+    assert "FAILED test_it.py::test_dies" in output
     assert "a process of the tests died in test_it.py::test_dies" in output
 
 
-def test_a_run_ends_at_the_first_failure_if_it_is_asked_to(tmp_path: Path) -> None:
-    status, output = run_of(tmp_path, FAILS, options="-x")
+def test_a_run_ends_at_the_first_failure_if_it_is_asked_to_and_other_tests_in_order(tmp_path: Path) -> None:
+    (tmp_path / "ran").touch()
+    status, output = run_of(tmp_path, FAILS_BESIDE, options="-x")
     assert status == 1
     assert "stopping after 1 failures" in output
+    assert "let go" in (tmp_path / "ran").read_text()
+
+
+def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
+    status, _ = run_of(tmp_path, GROUPED)
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert (status, [name for name, _ in ran].count("grouped")) == (0, 20)
+    assert len({process for name, process in ran if name == "grouped"}) == 1
 
 
 def test_a_test_that_takes_too_long_fails_as_in_one_process(tmp_path: Path) -> None:
     status, output = run_of(tmp_path, SLOW, options="-p pytest_timeout")
     assert (status, "1 failed, 40 passed" in output, "Timeout" in output) == (1, True, True)
+
+
+LOGS = """
+import logging
+
+def test_leaves_a_logger_that_passes_nothing_on():
+    logging.getLogger("kept").propagate = False
+
+def test_sees_the_records_of_each_logger(caplog):
+    logging.getLogger("kept").warning("said")
+    assert caplog.messages == ["said"]
+"""
+
+
+def test_records_are_captured_whatever_an_earlier_test_left(tmp_path: Path) -> None:
+    """So as without forks: the request's log was missing in a process that had run the fuzzer's targets before."""
+    status, output = run_of(tmp_path, LOGS)
+    assert (status, "42 passed" in output) == (0, True), output

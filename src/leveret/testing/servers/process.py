@@ -22,7 +22,6 @@ from leveret.testing.network.ports import NotReady, wait_until
 from leveret.testing.servers import warm_start
 
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _LOG_TAIL_LINES: Final = 20
 _LOG_LINE_CHARS: Final = 300
 
@@ -295,10 +294,11 @@ class ServerProcess:
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time of all threads of a process, user and system. Raises NotReady if it has ended."""
-    fields = _stat(pid)
-    if not fields:
-        raise NotReady(f"process {pid} has ended")
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    # The number of a process's clock, as clock_getcpuclockid makes it; /proc/PID/stat counts in ticks of 10 ms.
+    try:
+        return time.clock_gettime(~pid << 3 | 2)
+    except OSError:
+        raise NotReady(f"process {pid} has ended") from None
 
 
 def descendants(pid: int) -> set[tuple[int, int]]:

@@ -17,6 +17,7 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import pkgutil
 import runpy
@@ -67,6 +68,12 @@ def enable() -> None:
     _enabled = True
 
 
+def share() -> None:
+    """Have the processes that are forked from begin now: forks that this process makes later share them."""
+    for program in (NODE, CTL):
+        _parent_of(program)
+
+
 def start(
     program: str,
     arguments: Sequence[str],
@@ -83,11 +90,8 @@ def start(
         return subprocess.Popen(
             argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, start_new_session=True
         )
-    kind = program, os.readlink("/proc/thread-self/ns/mnt")
-    if kind not in _parents:
-        _parents[kind] = _Parent(program)
     with _opened(stdin) as zero, _opened(stdout) as one, _opened(stderr) as two:
-        return _parents[kind].fork(arguments, env, (zero, one, two))
+        return _parent_of(program).fork(arguments, env, (zero, one, two))
 
 
 def run(
@@ -114,6 +118,13 @@ def run(
             texts.append(each.read().decode())
     argv = [sys.executable, "-m", program, *arguments]
     return subprocess.CompletedProcess(argv, status, *texts)
+
+
+def _parent_of(program: str) -> _Parent:
+    kind = program, os.readlink("/proc/thread-self/ns/mnt")
+    if kind not in _parents:
+        _parents[kind] = _Parent(program)
+    return _parents[kind]
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -201,7 +212,8 @@ class _Parent:
 
     def __init__(self, program: str) -> None:
         self._ours, theirs = socket.socketpair()
-        self._lock = threading.Lock()
+        # Of threads, and of the processes that share it: one order and its answer at a time.
+        self._lock = multiprocessing.get_context("fork").Lock()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, program, str(theirs.fileno())],
