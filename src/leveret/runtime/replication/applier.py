@@ -149,6 +149,8 @@ class Applier:
         self._prefixes: dict[str, CopiedPrefix] = {}
         self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
+        self._begun: set[str] = set()
+        """The logs that began at offset 0 and may have no file yet."""
         self._quarantined: set[tuple[str, int]] = set()
         """The logs, and the offsets, from which on a thread has quarantined them for the next frame."""
 
@@ -224,6 +226,7 @@ class Applier:
         leader = self._leader
         assert leader is not None
         self._is_copying = False
+        self.make_empty()
         self._commits.when_durable(lambda: self._joined(leader))
 
     def _joined(self, leader: ProvenLeader) -> None:
@@ -266,6 +269,8 @@ class Applier:
                 self._is_copying = True
             self.apply(change)
         self._quarantined.clear()
+        if self._is_streaming:
+            self.make_empty()
 
     def has_made(self, change: LogChange) -> bool:
         """Return whether a repeated change was made before, and must not be made again."""
@@ -380,9 +385,27 @@ class Applier:
         if offset:
             # The next chunk may take long: make the empty log's begin durable for the next start.
             log.make()
+        else:
+            self._begun.add(name)
         self.tree.begun(log)
         if self._is_streaming:
             self._owner.rewritten(name)
+
+    def make_empty(self) -> None:
+        """Give each log that began without a chunk a file.
+
+        The leader's log may be empty, for it lost records that it had confirmed to nobody, and the definitions say that
+        the log exists. Without a file, a start or a promotion would take the log for lost. A join sends the begins of
+        all logs first, and most get a file with their first chunk, so its end is early enough.
+
+        Raises:
+            StorageError: the disk refuses it; the next call makes the others.
+        """
+        for name in list(self._begun):
+            log = self.tree.logs.get(name)
+            if log is not None and not log.size_bytes:
+                log.make()
+            self._begun.discard(name)
 
     def _drop(self, name: str, first_offset: int) -> None:
         log = self.tree.logs.get(name)
@@ -437,6 +460,7 @@ class Applier:
         """Cancel waiting changes of a log, because another owner changes it from now on."""
         self._last.pop(name, None)
         self._drops.pop(name, None)
+        self._begun.discard(name)
         prefix = self._prefixes.pop(name, None)
         if prefix is not None:
             prefix.remove()

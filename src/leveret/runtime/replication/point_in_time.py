@@ -158,6 +158,7 @@ async def go_back(then: PastLogs, index: DelayIndex, applier: Applier, quarantin
         applier.apply(LogChange(kind, name, octets=octets or b""))
     for name, first_offset in then.drops.items():
         applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
+    applier.make_empty()
 
 
 def _restore(name: str, kept: list[_KeptLog], end: int | None, index: DelayIndex, applier: Applier) -> None:

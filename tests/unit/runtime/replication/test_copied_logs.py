@@ -16,6 +16,7 @@ from leveret.runtime.replication import listener
 from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
 from leveret.storage.log import Log
+from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
@@ -328,3 +329,39 @@ async def test_a_drop_that_waits_ends_with_the_leader_that_sent_it(
     await follower.stop()
     found = compare(tmp_path / "new", tmp_path / "follower")
     assert found.is_identical, found
+
+
+@pytest.mark.parametrize("kind", [FollowerSite, DelayedSite], ids=["follower", "delayed"])
+@pytest.mark.parametrize("had", [0, 3], ids=["new", "with records that the leader lost"])
+async def test_a_log_that_is_empty_at_the_leader_has_a_file_at_a_follower(
+    tmp_path: Path, kind: type[FollowerSite], had: int
+) -> None:
+    """Its definitions say that the log exists, so without a file a start or a promotion would take it for lost."""
+    leader, [name, *_] = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1)), NAMES
+    uri = await leader.start()
+    leader.tree.log(leader.directory / name).open().make()
+    before = Tree(tmp_path / "follower", epoch=1)
+    for _ in range(had):
+        log = before.log(before.root / name)
+        leader.write(log if log.is_open else log.open())
+    for log in before.logs.values():
+        log.sync()
+        log.close()
+    follower = kind(tmp_path / "follower", uri)
+    await until(lambda: has_acked(leader), "joined")
+    await follower.stop()
+    assert has_segments(follower.directory / name)
+
+
+async def test_a_log_that_begins_anew_without_a_chunk_has_a_file_at_a_follower(tmp_path: Path) -> None:
+    leader, [name, *_] = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1)), NAMES
+    uri = await leader.start()
+    leader.write(leader.log_of_origin(name))
+    leader.catch_up(name)
+    follower = FollowerSite(tmp_path / "follower", uri)
+    await until(lambda: in_sync(leader), "in sync")
+    leader.applier.apply(LogChange(ChangeKind.BEGIN, name, 0))
+    leader.applier.make_empty()
+    await until(lambda: has_acked(leader) and not follower.tree.logs[name].next_offset, "told")
+    await follower.stop()
+    assert has_segments(follower.directory / name)
