@@ -248,6 +248,13 @@ class Queue:
         """Mark the gathered messages as redelivered, because a lost leader may have delivered them."""
         self._gathered_again = len(self.gathered)
 
+    def arranged(self, batch: Batch) -> Batch:
+        """The gathered messages of a chunk in the order in which the log is to have them.
+
+        Those that are gathered again come first, and are counted off its begin.
+        """
+        return batch if self._gathered_again else self.backlog.arranged(batch)
+
     def must_keep(self, is_persistent: bool) -> bool:
         """Whether a confirm of messages waits for the disk if any of them is persistent, or none."""
         return self.definition.durable and is_persistent

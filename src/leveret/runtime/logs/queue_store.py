@@ -339,12 +339,14 @@ class QueueStore:
         log = self.log(queue)
         batches = _split(gathered)
         end = 0
-        for batch in batches:
+        for arrived in batches:
+            # A chunk is stored or refused as a whole: whoever counts on places in the order of arrival sees no other.
+            batch = queue.arranged(arrived)
             data = b"".join([messages.entries() for messages in batch])
             count = sum([len(messages.bodies) for messages in batch])
             expires = any([messages.expiration_ms is not None for messages in batch])
             end += count
-            is_last = batch is batches[-1]
+            is_last = arrived is batches[-1]
             sequences = sequences_in(numbered, end - count, end, is_last=is_last) if numbered else {}
             trailer = self._trailer(queue, log, sequences, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)

@@ -62,7 +62,7 @@ class Log:
 
     def flush(self, queue: Queue, now_ms: int = 0) -> None:
         """What runtime.logs.queue_store does: append what was gathered, then what was settled."""
-        gathered = queue.gathered.take()
+        gathered = queue.arranged(queue.gathered.take())
         if gathered:
             first = len(self.records)
             self.records += [

@@ -406,7 +406,7 @@ def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
     queue = log.recover()
     for number in range(100):
         queue.gathered.add(alike(heads[number % 2], [body(number, heads[number % 2])]))
-    log.flush(queue)
+        log.flush(queue)
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
     handed: list[int] = []

@@ -64,6 +64,10 @@ class Backlog:
 
     # -- what comes in ------------------------------------------------------------------------
 
+    def arranged(self, batch: Batch) -> Batch:
+        """The messages of a chunk in the order in which the log is to have them; by default that of their arrival."""
+        return batch
+
     def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
         """Note appended messages: they are in the log from offset `first` on, in a chunk of `now_ms`."""
         window = self._window

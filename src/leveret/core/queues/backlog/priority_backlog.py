@@ -9,7 +9,7 @@ only, as in RabbitMQ: a message behind a message of higher priority does not exp
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import Final
@@ -23,7 +23,7 @@ from leveret.core.queues.backlog.backlog import (
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.backlog.ranges import OffsetRanges
 from leveret.core.queues.head import Head
-from leveret.core.queues.messages import Messages, Run
+from leveret.core.queues.messages import Messages, Run, joined
 
 SORTED_AT_ONCE: Final = 256
 """The most runs that are read or sorted in one step, so that other clients are served in between."""
@@ -71,6 +71,13 @@ class PriorityBacklog(Backlog):
                     self._level_of(run.messages).waiting.add(first, end)
             at = next(self.settled.gaps(runs[-1].end, next_offset), None)
         self.cursor = next_offset
+
+    def arranged(self, batch: Batch) -> Batch:
+        """See Backlog; messages of one priority stand together, so that they are taken and settled in few ranges."""
+        by_priority: defaultdict[int, list[Messages]] = defaultdict(list)
+        for messages in batch:
+            by_priority[min(messages.priority, self._top)].append(messages)
+        return [messages for parts in by_priority.values() for messages in joined(parts)]
 
     def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
         """See Backlog."""

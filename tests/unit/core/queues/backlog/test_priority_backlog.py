@@ -150,6 +150,21 @@ def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.
     run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=120, stateful_step_count=40))
 
 
+def test_messages_of_one_priority_stand_together_in_a_chunk() -> None:
+    """Each of 200 messages of five priorities was a range of its own, to take, to deliver and to settle."""
+    log = Log(**{"x-max-priority": TOP})
+    queue = log.recover()
+    heads = [HEADS[priority] for priority in (0, 3, 1, 2, 0, 3)]
+    for number, head in enumerate(heads):
+        queue.gathered.add(alike(head, [body(number, head)]))
+    log.flush(queue)
+    assert list(queue.backlog.ready_ranges()) == [(0, 6)]
+    # Priorities above the highest count as that, in the order of their arrival.
+    taken = [queue.take(9)[0] for _ in range(3)]
+    assert [numbers(runs) for runs in taken] == [[1, 3, 5], [2], [0, 4]]
+    assert [offsets(runs) for runs in taken] == [[2, 3, 4], [5], [0, 1]]
+
+
 def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() -> None:
     """In the order of coming back, each piece took a read of all that is behind it: minutes for 50,000 of them."""
     heads = [make_head(b"", key, content_header(b"\0\0", 1)) for key in (b"a", b"b")]
@@ -224,7 +239,7 @@ def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) ->
     queue: Queue = log.recover()
     for number in range(count):
         queue.gathered.add(alike(HEADS[number % 3], [body(number, HEADS[number % 3])]))
-    log.flush(queue)
+        log.flush(queue)
     return log, log.recover()
 
 
