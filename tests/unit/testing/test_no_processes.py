@@ -44,7 +44,9 @@ def test_given(number):
     taken["given"] += 1
 
 def test_taken():
-    assert taken == dict.fromkeys(("case", "called", "given"), 20)
+    # Hypothesis may try one more.
+    assert taken.keys() == {"case", "called", "given"}
+    assert all(20 <= each <= 22 for each in taken.values()), taken
 
 def test_starts():
     subprocess.run(["true"])

@@ -132,7 +132,7 @@ class _Targets:
         octets = (dead.route[2 + dead.route[0] :], *dead.copies)
         key, *others = [each.decode(errors="surrogateescape") for each in octets]
         found = self._broker.route(self._vhost, self._exchange, key, readable, others)
-        if not (dead.copies or headers.were_read):
+        if not (dead.copies or headers.asked):
             self._known[dead.route] = found
         return found
 

@@ -24,14 +24,18 @@ def no_headers(names: Container[bytes]) -> dict[str, Any]:
 
 
 class MessageHeaders:
-    """The headers of a message; `were_read` says whether an exchange asked for any: its targets depend on them then."""
+    """The headers of a message.
 
-    __slots__ = ("_header", "were_read")
+    Attributes:
+        asked: the names that exchanges asked for: if there are any, the message's targets depend on these headers.
+    """
+
+    __slots__ = ("_header", "asked")
 
     def __init__(self, header: bytes) -> None:
         """Take a content header's payload."""
         self._header = header
-        self.were_read = False
+        self.asked: list[Container[bytes]] = []
 
     def read(self, names: Container[bytes]) -> dict[str, Any]:
         """See Headers.
@@ -39,7 +43,7 @@ class MessageHeaders:
         Raises:
             SyntaxFault: they do not parse.
         """
-        self.were_read = True
+        self.asked.append(names)
         return named_headers(self._header, names)
 
 

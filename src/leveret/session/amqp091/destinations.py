@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from leveret.core.broker.direct_reply import DirectReply
@@ -124,15 +125,19 @@ class PublishRoute:
         header_head: the first octets of the header frame behind the method, up to its size.
         body_head: the end of that frame, and the first octets of the body frame behind it, up to its size.
         destination: None if it depends on each message's headers.
+        names: the names of the headers that decide it; None if there are none, or if several exchanges ask for headers.
+        by_headers: the destinations by the octets of these headers.
     """
 
     __slots__ = (
         "body_head",
+        "by_headers",
         "channel",
         "destination",
         "exchange",
         "header_head",
         "mandatory",
+        "names",
         "octets",
         "routing_key",
     )
@@ -156,6 +161,8 @@ class PublishRoute:
         self.octets = shortstr(exchange) + shortstr(routing_key)
         self.destination = destination
         self.mandatory = mandatory
+        self.names: Container[bytes] | None = None
+        self.by_headers: dict[bytes, Destination] = {}
 
 
 class Shape(Strides):

@@ -31,7 +31,7 @@ from leveret.session.amqp091.destinations import Destination, PublishRoute, Shap
 from leveret.session.amqp091.direct_reply import REPLY_TO, with_reply_name
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
-from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, resolve
+from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, named_octets, resolve
 from leveret.session.amqp091.settling import answered_at_end
 from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
@@ -44,6 +44,8 @@ ROUTES_MAX: Final = 4096
 """The most routes of a connection, and the most destinations."""
 ROUTES_BYTES_MAX: Final = 1024 * 1024
 """The most octets of all routes of a connection, so that long names that never repeat are not all cached."""
+NAMED_BYTES_MAX: Final = 256
+"""The most octets of the headers by which a destination is known."""
 ROUTES_OF_NODE_MAX: Final = 100_000
 """The most routes and destinations of all connections; each takes up to a kilobyte."""
 QUEUES_A_TURN: Final = 8
@@ -86,6 +88,8 @@ class Publisher:
         self._channels = channels
         self._routes: dict[bytes, PublishRoute] = {}
         self._routes_bytes = 0
+        self._named = 0
+        """The number of destinations that routes know by headers."""
         self._destinations: dict[tuple[object, ...], Destination] = {}
         self._sources: dict[tuple[int, bytes], Source] = {}
         self._looks_at_each = False
@@ -367,15 +371,34 @@ class Publisher:
                 if flags & props.REPLY_TO and _REPLY_TO in header:
                     named = with_reply_name(route.channel.reply_consumer, header[4:])
                     header = len(named).to_bytes(4, "big") + named
-                if known is not None:
-                    return known, header
-                # The route was checked, but for the headers.
-                found = find_targets(route.channel, route.exchange.decode(), [route.routing_key], header[4:])
+                return known or self._by_headers(route, header), header
         except LeveretError:
             # The long path raises the same error, in its place.
             return None
         sized = len(found.header).to_bytes(4, "big") + found.header
         return self._destination(route.channel, route.exchange, found, mandatory=route.mandatory), sized
+
+    def _by_headers(self, route: PublishRoute, header: bytes) -> Destination:
+        """The destination of a message whose headers decide it; headers with the same octets have the same.
+
+        Raises:
+            LeveretError: the message is refused.
+        """
+        names = route.names
+        octets = b"" if names is None else named_octets(header[4:], names)
+        known = None if names is None else route.by_headers.get(octets)
+        if known is not None:
+            return known
+        # The route was checked, but for the headers.
+        found = find_targets(route.channel, route.exchange.decode(), [route.routing_key], header[4:])
+        destination = self._destination(route.channel, route.exchange, found, mandatory=route.mandatory)
+        route.names = found.by_headers[0] if len(found.by_headers) == 1 else None
+        if names is not None and names is route.names and len(octets) <= NAMED_BYTES_MAX:
+            self._make_room(is_full=self._named >= ROUTES_MAX)
+            route.by_headers[octets] = destination
+            self._named += 1
+            self._connection.broker.known_routes += 1
+        return destination
 
     def _destination(
         self, channel: ChannelBase, exchange: bytes, found: Resolved, *, mandatory: bool
@@ -448,8 +471,11 @@ class Publisher:
             self._forget_routes()
 
     def _forget_routes(self) -> None:
-        self._connection.broker.known_routes -= len(self._routes) + len(self._destinations)
+        self._connection.broker.known_routes -= len(self._routes) + len(self._destinations) + self._named
+        for route in self._routes.values():
+            route.by_headers.clear()
         self._routes.clear()
+        self._named = 0
         self._destinations.clear()
         self._sources.clear()
         self._routes_bytes = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
@@ -31,14 +32,15 @@ IMPERSONATOR: Final = "impersonator"
 class Resolved(NamedTuple):
     """The targets of a message, and its content header there; `exchange` counts the publishes to the exchange.
 
-    `replies` are clients that take replies without a queue; `by_headers`: whether the targets depend on the headers.
+    `replies` are clients that take replies without a queue; `by_headers` are the names of headers that exchanges asked
+    for: the targets depend on these, if there are any.
     """
 
     queues: list[Queue]
     header: bytes
     exchange: Counters
     replies: tuple[DirectReply, ...]
-    by_headers: bool
+    by_headers: Sequence[Container[bytes]]
 
 
 def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
@@ -87,7 +89,13 @@ def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header:
         if not (queues or replies) and channel.leaders is not None:
             elsewhere = channel.leaders.direct_reply(vhost, key)
             replies = () if elsewhere is None else (elsewhere,)
-    return Resolved(queues, header, topology.exchanges[exchange].counters, replies, headers.were_read)
+    return Resolved(queues, header, topology.exchanges[exchange].counters, replies, headers.asked)
+
+
+def named_octets(header: bytes, names: Container[bytes]) -> bytes:
+    """The octets of those entries of a content header's table that have some names."""
+    start, stop = props.place_of(header, props.HEADERS)
+    return tables.only(header[start + 4 : stop], names)
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:

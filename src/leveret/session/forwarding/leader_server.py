@@ -457,12 +457,12 @@ class _Publisher(Publisher):
         queue = channel.target if isinstance(channel, ForwardedChannel) else None
         if queue is None:
             reply = channel.connection.broker.direct_replies.get(routing_key.decode(errors="replace"))
-            return Resolved([], header, Counters(), () if reply is None else (reply,), by_headers=False)
+            return Resolved([], header, Counters(), () if reply is None else (reply,), by_headers=())
         if channel.connection.broker.queues.get(queue.key) is not queue:
             raise Fault(
                 forwarding.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
             )
-        return Resolved([queue], header, Counters(), (), by_headers=False)
+        return Resolved([queue], header, Counters(), (), by_headers=())
 
     def publish(self, destination: Destination, messages: Messages) -> None:
         """See Publisher; messages that the queue has already are confirmed once more, with all that they wait for."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
@@ -366,3 +367,69 @@ def test_a_reply_is_no_queue_for_a_mandatory_message_and_a_copy_may_be_one() -> 
     assert sent == [*reply, (1, b"1"), *returned, *reply, (1, b"2")]
     node.flush(session)
     assert node.queue("q").ready_count == 1
+
+
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "team": st.sampled_from(["red", "blue", "x" * 300]),
+        "level": st.sampled_from([1, 2, "1"]),
+        "other": st.integers(0, 3),
+    },
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(HEADERS, st.sampled_from(["k", "r"]), st.booleans()), min_size=1, max_size=25))
+def test_a_destination_that_is_known_by_headers_is_the_one_that_a_look_finds(
+    messages: list[tuple[dict[str, Any], str, bool]],
+) -> None:
+    """In one read, messages with the same named headers are looked up once; alone, each is looked at."""
+
+    def stored(*, at_once: bool) -> dict[str, list[bytes]]:
+        node, session = broker()
+        bind = partial(commands.Queue.Bind, exchange="amq.headers", routing_key="")
+        setup: list[Any] = [
+            bind(queue="q", arguments={"team": "red", "x-match": "all"}),
+            commands.Exchange.Declare(exchange="deep", exchange_type="headers"),
+            commands.Exchange.Bind(
+                destination="deep", source="amq.headers", routing_key="", arguments={"level": 1}
+            ),
+            commands.Queue.Bind(queue="r", exchange="deep", routing_key="", arguments={"other": 1}),
+        ]
+        session.receive(b"".join(map(frame, setup)), 0)
+        bound = bind(queue="r", arguments={"team": "blue"})
+        unbound = commands.Queue.Unbind(
+            queue="r", exchange="amq.headers", routing_key="", arguments={"team": "blue"}
+        )
+        is_bound = False
+        for number, (headers, key, changes) in enumerate(messages):
+            if changes:
+                session.receive(frame(unbound if is_bound else bound), 0)
+                is_bound = not is_bound
+            if not at_once:
+                session.publisher.forget()
+            one = publish(b"%d" % number, key, "amq.headers", headers=headers)
+            session.receive(b"".join(one), 0)
+        node.flush(session)
+        return {name: [body for _, _, body in found] for name, found in node.messages().items()}
+
+    assert stored(at_once=True) == stored(at_once=False)
+
+
+def test_the_destinations_that_are_known_by_headers_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leveret.session.amqp091.publishing.ROUTES_MAX", 8)
+    node, session = broker()
+    session.receive(
+        frame(
+            commands.Queue.Bind(
+                queue="q", exchange="amq.headers", routing_key="", arguments={"n": 1, "x-match": "any"}
+            )
+        ),
+        0,
+    )
+    for number in range(100):
+        session.receive(b"".join(publish(b"body", "", "amq.headers", headers={"n": number % 30})), 0)
+        assert node.broker.known_routes <= 3 * 8
+    session.publisher.forget()
+    assert node.broker.known_routes == 0
