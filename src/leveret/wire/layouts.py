@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -96,7 +97,7 @@ class Reading(NamedTuple, Generic[T]):
 class Layout(Generic[T]):
     """What sources have in common, and the outputs that are made from their slots."""
 
-    __slots__ = ("_convert", "_cut_texts", "_note", "_outputs", "_steps", "_texts")
+    __slots__ = ("_constants", "_convert", "_cut_texts", "_note", "_outputs", "_steps", "_texts")
 
     def __init__(
         self,
@@ -113,7 +114,23 @@ class Layout(Generic[T]):
         self._texts = [(index, max(0, -slot.extent)) for index, slot in enumerate(slots) if slot.is_text]
         self._cut_texts = _cutter([index for index, _ in self._texts])
         self._convert = [(index, slot.convert) for index, slot in enumerate(slots) if slot.convert]
-        self._outputs = [_template(parts, slots) for parts in outputs]
+        # An output is a selection of all slots, in their order, and all constants behind them.
+        numbers = {slot: index for index, slot in enumerate(slots)}
+        self._constants: list[bytes] = []
+        # The last step cuts out nothing.
+        behind = len(slots) + 1
+        self._outputs = [_cutter(self._template(parts, numbers, behind)) for parts in outputs]
+
+    def _template(self, parts: Parts, numbers: dict[Slot, int], behind: int) -> list[int]:
+        """The parts of an output by their numbers among the slots, and the constants behind these."""
+        selected: list[int] = []
+        for is_slot, group in groupby(parts, lambda part: isinstance(part, Slot)):
+            if is_slot:
+                selected += [numbers[slot] for slot in group if isinstance(slot, Slot)]
+            else:
+                selected.append(behind + len(self._constants))
+                self._constants.append(b"".join([octets for octets in group if isinstance(octets, bytes)]))
+        return selected
 
     def read(self, source: bytes, position: int) -> Reading[T] | None:
         """The outputs and the place where the layout ends; None if the source has another layout."""
@@ -130,7 +147,8 @@ class Layout(Generic[T]):
             if converted is None:
                 return None
             pieces[index] = converted
-        return Reading([octets % cut(pieces) for octets, cut in self._outputs], end, self._note)
+        pieces += self._constants
+        return Reading([b"".join(select(pieces)) for select in self._outputs], end, self._note)
 
     def _cut(self, source: bytes, position: int) -> tuple[list[bytes], int]:
         """The slots of a source, and the end of the layout, which may be behind the source.
@@ -139,9 +157,10 @@ class Layout(Generic[T]):
             IndexError: the source has another layout; the same is true of struct.error.
         """
         pieces: list[bytes] = []
+        starts, keep = source.startswith, pieces.append
         end = 0
         for common, size, extent in self._steps:
-            if not source.startswith(common, position):
+            if not starts(common, position):
                 raise IndexError
             position += size
             if extent == SHORT:
@@ -165,7 +184,7 @@ class Layout(Generic[T]):
                 if octets < LONG_MIN:
                     raise IndexError
                 stop = position + 4 + octets
-            pieces.append(source[position:stop])
+            keep(source[position:stop])
             position = stop
         return pieces, position
 
@@ -196,17 +215,12 @@ def _steps(
     return steps
 
 
-def _template(parts: Parts, slots: list[Slot]) -> tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]:
-    """An output with `%b` for each slot, and the function that gives its pieces."""
-    octets = b"".join(b"%b" if isinstance(part, Slot) else part.replace(b"%", b"%%") for part in parts)
-    return octets, _cutter([slots.index(part) for part in parts if isinstance(part, Slot)])
-
-
-def _cutter(indices: list[int]) -> Callable[[list[bytes]], tuple[bytes, ...]]:
+def _cutter(indices: list[int]) -> Callable[[list[bytes]], Iterable[bytes]]:
     """A function that gives the pieces at some indices."""
     if len(indices) > 1:
         return itemgetter(*indices)
-    return lambda pieces: tuple(pieces[index] for index in indices)
+    begin = indices[0] if indices else 0
+    return itemgetter(slice(begin, begin + len(indices)))
 
 
 class Layouts(Generic[T]):

@@ -88,3 +88,12 @@ def test_no_layout_is_learned_of_a_long_source() -> None:
     layouts: Layouts[int] = Layouts()
     layouts.learn(bytes(SOURCE_BYTES_MAX + 1), (0, SOURCE_BYTES_MAX + 1), [[b""]], [], 0)
     assert not layouts.learned
+
+
+def test_constants_stand_between_any_number_of_slots() -> None:
+    octets = bytes(SOURCE_BYTES_MAX)
+    slots = [Slot(at, at + 1, 1) for at in range(0, SOURCE_BYTES_MAX, 2)]
+    layout = Layout(octets, (0, len(octets)), [slots, [b"a", *slots, b"b", b"c"]], [], None)
+    found = layout.read(octets, 0)
+    assert found is not None
+    assert found.outputs == [bytes(len(slots)), b"a" + bytes(len(slots)) + b"bc"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -110,11 +111,17 @@ class _Shape(Shape10):
         at = len(header) - len(found) + headers_end
         self._before_offset = len(header).to_bytes(4, "big") + header[: at - _OFFSET.size]
         self._after_offset = header[at:]
-        self.route = shortstr(exchange or b"") + shortstr(queue if key is None else key)
+        self.route = _route(exchange or b"", queue if key is None else key)
 
     def header(self, offset: int) -> bytes:
         """The content header at an offset, behind its length."""
         return self._before_offset + _OFFSET.pack(offset) + self._after_offset
+
+
+@lru_cache(maxsize=1024)
+def _route(exchange: bytes, key: bytes) -> bytes:
+    """Exchange and routing key as two short strings; those of an application repeat."""
+    return shortstr(exchange) + shortstr(key)
 
 
 def _messages(data: bytes, first: int, from_offset: int) -> Iterator[tuple[int, bytes]]:
