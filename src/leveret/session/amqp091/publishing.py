@@ -384,11 +384,12 @@ class Publisher:
         Raises:
             LeveretError: the message is refused.
         """
-        names = route.names
-        octets = b"" if names is None else named_octets(header[4:], names)
-        known = None if names is None else route.by_headers.get(octets)
-        if known is not None:
-            return known
+        names, octets = route.names, b""
+        if names is not None:
+            octets = named_octets(header[4:], names)
+            known = route.by_headers.get(octets)
+            if known is not None:
+                return known
         # The route was checked, but for the headers.
         found = find_targets(route.channel, route.exchange.decode(), [route.routing_key], header[4:])
         destination = self._destination(route.channel, route.exchange, found, mandatory=route.mandatory)
@@ -472,8 +473,6 @@ class Publisher:
 
     def _forget_routes(self) -> None:
         self._connection.broker.known_routes -= len(self._routes) + len(self._destinations) + self._named
-        for route in self._routes.values():
-            route.by_headers.clear()
         self._routes.clear()
         self._named = 0
         self._destinations.clear()
