@@ -1,10 +1,11 @@
 """The backlog of a queue with `x-max-priority`: one log, and the ready offsets of each priority.
 
-Messages of a higher priority are delivered first; of one priority returned messages come first, then the oldest. The
-log has no priorities, so the offsets are held in memory (16 octets for each stretch of equal priority), and a restart
-reads the backlog once. A read of the log for one priority finds messages of all: those that are ready are kept until
-their turn, as far as memory allows, or the log would be read once for each priority. Expiry and limits look at the head
-only, as in RabbitMQ: a message behind a message of higher priority does not expire before its turn.
+Messages of a higher priority are delivered first; of one priority returned messages come first, then the oldest. A
+chunk has those of one priority together. The log has no priorities otherwise, so the offsets are held in memory (16
+octets for each stretch of equal priority), and a restart reads the backlog once. A read of the log for one priority
+finds messages of all: those that are ready are kept until their turn, as far as memory allows, or the log would be
+read once for each priority. Expiry and limits look at the head only, as in RabbitMQ: a message behind a message of
+higher priority does not expire before its turn.
 """
 
 from __future__ import annotations
