@@ -27,7 +27,7 @@ from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.leader_loss import LeaderLoss
 from leveret.testing.simulation.worlds.outside_follower import NAME as BEYOND
 from leveret.testing.simulation.worlds.outside_follower import OutsideFollower
-from leveret.testing.simulation.worlds.placements import DeletedLogs, decoded, placements_below
+from leveret.testing.simulation.worlds.placements import PlacedLogs, decoded, placements_below
 from leveret.testing.simulation.worlds.situations import (
     ADDITION,
     SITUATIONS,
@@ -85,7 +85,7 @@ class ClusterWorld(EtcdWorld):
         """See SimulatedWorld."""
         super().prepare()
         self.etcd.on_request = self._asked_for
-        self._deleted_logs = DeletedLogs(_PREFIX)
+        self._placed_logs = PlacedLogs(_PREFIX)
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
@@ -390,12 +390,12 @@ class ClusterWorld(EtcdWorld):
                 yield placement.epoch, _counted_on(placement)
 
     def _recorded(self, transaction: StoreTransaction) -> None:
-        self._deleted_logs.recorded(transaction)
+        self._placed_logs.recorded(transaction)
         super()._recorded(transaction)
 
     def accounted(self, leader: str, node: str, log: str, end: int) -> None:
         """See SimulatedWorld."""
-        if log not in self._deleted_logs:
+        if self._placed_logs.binds(leader, log):
             super().accounted(leader, node, log, end)
 
     def leaders(self) -> set[str]:

@@ -23,26 +23,32 @@ def placements_below(prefix: str) -> str:
     return ClusterKeys.under(prefix).placement("", "").rstrip("/") + "/"
 
 
-class DeletedLogs:
-    """The logs of a cluster that no placement has any more: a mirror may remove one before its leader hears of that."""
+class PlacedLogs:
+    """The logs of a cluster's placements in etcd, which say whether a node's account of a mirror binds the node.
+
+    A mirror removes a log whose deletion is in etcd before the leader hears of that, and truncates a log to follow the
+    next leader that etcd names while the former one has stood still: an ack from before may be under way to it.
+    """
 
     def __init__(self, prefix: str) -> None:
         """Begin without one; `prefix` is the setting of the cluster."""
         self._placements = placements_below(prefix)
         self._placed: dict[str, str] = {}
         """The directory of the log of each placement in etcd, by its key."""
-        self._deleted: set[str] = set()
+        self._leaders: dict[str, str] = {}
+        """The names of the leaders by the directories of logs; empty for a log that had a placement and has none."""
 
     def recorded(self, transaction: StoreTransaction) -> None:
         """Take a change of the records in etcd."""
         for write in transaction.writes:
             if write.key in self._placed:
-                self._deleted.add(self._placed.pop(write.key))
+                self._leaders[self._placed.pop(write.key)] = ""
             if isinstance(write, PutKey) and write.key.startswith(self._placements):
                 # A queue that is deleted and declared anew at once has another log.
-                self._placed[write.key] = directory_of(decoded(write.value).epoch)
-                self._deleted.discard(self._placed[write.key])
+                placement = decoded(write.value)
+                directory = self._placed[write.key] = directory_of(placement.epoch)
+                self._leaders[directory] = placement.leader.partition("@")[0]
 
-    def __contains__(self, log: str) -> bool:
-        """Return whether a log had a placement, and has none; `log` is its path below a data directory."""
-        return Path(log).name in self._deleted
+    def binds(self, leader: str, log: str) -> bool:
+        """Return whether the placements leave a log to this node; `log` is its path below a data directory."""
+        return self._leaders.get(Path(log).name, leader) == leader

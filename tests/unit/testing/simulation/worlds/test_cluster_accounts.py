@@ -1,4 +1,4 @@
-"""The accounts of mirrors in a simulated cluster: a log counts until its deletion is in etcd.
+"""The accounts of mirrors in a simulated cluster: a log counts until etcd has its deletion, or another leader.
 
 The tests are coroutines, because a world tells the context in which it is prepared of its etcd.
 """
@@ -40,6 +40,14 @@ async def test_a_mirror_may_remove_a_log_whose_deletion_is_in_etcd_before_its_le
     assert "counts on n2" in str(accounted(tmp_path / "again", put, delete, put))
     anew = PutKey(KEY, PLACEMENT.replace(b'"epoch":4', b'"epoch":5'))
     assert accounted(tmp_path / "anew", put, anew) is None
+
+
+async def test_a_mirror_may_truncate_a_log_to_follow_the_next_leader_before_the_former_one_hears_of_that(
+    tmp_path: Path,
+) -> None:
+    elsewhere = PutKey(KEY, PLACEMENT.replace(b'"leader":"n1@localhost"', b'"leader":"n3@localhost"'))
+    assert accounted(tmp_path / "elsewhere", PutKey(KEY, PLACEMENT), elsewhere) is None
+    assert "counts on n2" in str(accounted(tmp_path / "back", elsewhere, PutKey(KEY, PLACEMENT)))
 
 
 async def test_the_return_of_a_site_deletes_logs_of_this_site_alone(tmp_path: Path) -> None:

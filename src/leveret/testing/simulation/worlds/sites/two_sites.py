@@ -35,7 +35,7 @@ from leveret.testing.simulation.machine.blocking import BlockingProcess
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.pipelines.patches import simulated_pipelines
-from leveret.testing.simulation.worlds.placements import DeletedLogs
+from leveret.testing.simulation.worlds.placements import PlacedLogs
 from leveret.testing.simulation.worlds.sites.site import (
     DOWNSTREAM,
     FOLLOWS,
@@ -126,7 +126,7 @@ class SitesWorld(SimulatedWorld):
         """See SimulatedWorld."""
         self.books.clock = self.loop.time
         self.etcd = self.make_etcd()
-        self._deleted_logs = {site: DeletedLogs(f"/{site}") for site in SITES}
+        self._placed_logs = {site: PlacedLogs(f"/{site}") for site in SITES}
         self.moments_covered: list[CoveredMoment] = []
         self.chance = Random(f"disaster {self.seed}")
         self._situations = SiteSituations(self)
@@ -140,13 +140,13 @@ class SitesWorld(SimulatedWorld):
         self._operator = self.operator.process
 
     def _recorded(self, transaction: StoreTransaction) -> None:
-        for each in self._deleted_logs.values():
+        for each in self._placed_logs.values():
             each.recorded(transaction)
         super()._recorded(transaction)
 
     def accounted(self, leader: str, node: str, log: str, end: int) -> None:
         """See SimulatedWorld; the return of a site deletes its queues."""
-        if log not in self._deleted_logs[leader[0]]:
+        if self._placed_logs[leader[0]].binds(leader, log):
             super().accounted(leader, node, log, end)
 
     async def _play(self, seconds: float) -> int:
