@@ -37,9 +37,12 @@ _EMPTY_LIST: Final = 0x45
 LISTS: Final = frozenset({0xC0, 0xD0, _EMPTY_LIST})
 MAPS: Final = frozenset({0xC1, 0xD1})
 _ARRAYS: Final = frozenset({0xE0, 0xF0})
-_BINARIES: Final = frozenset({0xA0, 0xB0})
-_SHORT_STRINGS: Final = frozenset({0xA1, 0xA3})
-_STRINGS: Final = frozenset({0xB1, 0xB3}) | _SHORT_STRINGS
+SMALL_BINARY: Final = 0xA0
+BINARY: Final = 0xB0
+_BINARIES: Final = frozenset({SMALL_BINARY, BINARY})
+SHORT_STRINGS: Final = frozenset({0xA1, 0xA3})
+LONG_STRINGS: Final = frozenset({0xB1, 0xB3})
+_STRINGS: Final = SHORT_STRINGS | LONG_STRINGS
 _SIZED: Final = _BINARIES | _STRINGS | LISTS - {_EMPTY_LIST} | MAPS | _ARRAYS
 _NAME_BYTES_MAX: Final = 128
 """The longest name in a field table (spec 4.2.5.5)."""

@@ -223,14 +223,23 @@ def read_traits(header: bytes, position: int, flags: int) -> Traits:
     return _PERSISTENT_ALONE if mode == PERSISTENT else TRANSIENT
 
 
+def named_octets(header: bytes, names: Container[bytes]) -> bytes:
+    """The octets of those entries of a content header's table that have one of these names.
+
+    Raises:
+        SyntaxFault: the table does not parse.
+    """
+    start, stop = props.place_of(header, props.HEADERS)
+    return tables.only(header[start + 4 : stop], names)
+
+
 def named_headers(header: bytes, names: Container[bytes]) -> dict[str, Any]:
     """Those headers of a content header that have one of these names; not to be changed.
 
     Raises:
         SyntaxFault: they do not parse.
     """
-    start, stop = props.place_of(header, props.HEADERS)
-    named = tables.only(header[start + 4 : stop], names)
+    named = named_octets(header, names)
     return _repeated(named) if len(named) <= _REPEATED_BYTES_MAX else _decoded(named)
 
 

@@ -94,23 +94,34 @@ class Reading(NamedTuple, Generic[T]):
     note: T
 
 
+class Conversion(NamedTuple, Generic[T]):
+    """How a source was converted.
+
+    Attributes:
+        source: the octets.
+        place: the begin and the end of the converted octets.
+        outputs: the parts of each output, constant octets and slots.
+        sizes: the sizes in the source.
+        note: the converter's note, which a reading of the same layout gets.
+    """
+
+    source: bytes
+    place: tuple[int, int]
+    outputs: Sequence[Parts]
+    sizes: Sequence[Sized]
+    note: T
+
+
 class Layout(Generic[T]):
     """What sources have in common, and the outputs that are made from their slots."""
 
     __slots__ = ("_constants", "_convert", "_cut_texts", "_note", "_outputs", "_steps", "_texts")
 
-    def __init__(
-        self,
-        source: bytes,
-        place: tuple[int, int],
-        outputs: Sequence[Parts],
-        sizes: Iterable[Sized],
-        note: T,
-    ) -> None:
-        """Learn the layout of the source between two places; each output is made of constant octets and slots."""
-        slots = sorted({part for parts in outputs for part in parts if isinstance(part, Slot)})
-        self._note = note
-        self._steps = _steps(source, place, slots, sizes)
+    def __init__(self, conversion: Conversion[T]) -> None:
+        """Learn the layout of the octets that were converted."""
+        slots = sorted({part for parts in conversion.outputs for part in parts if isinstance(part, Slot)})
+        self._note = conversion.note
+        self._steps = _steps(conversion, slots)
         self._texts = [(index, max(0, -slot.extent)) for index, slot in enumerate(slots) if slot.is_text]
         self._cut_texts = _cutter([index for index, _ in self._texts])
         self._convert = [(index, slot.convert) for index, slot in enumerate(slots) if slot.convert]
@@ -119,7 +130,7 @@ class Layout(Generic[T]):
         self._constants: list[bytes] = []
         # The last step cuts out nothing.
         behind = len(slots) + 1
-        self._outputs = [_cutter(self._template(parts, numbers, behind)) for parts in outputs]
+        self._outputs = [_cutter(self._template(parts, numbers, behind)) for parts in conversion.outputs]
 
     def _template(self, parts: Parts, numbers: dict[Slot, int], behind: int) -> list[int]:
         """The parts of an output by their numbers among the slots, and the constants behind these."""
@@ -198,19 +209,17 @@ class Layout(Generic[T]):
         return True
 
 
-def _steps(
-    source: bytes, place: tuple[int, int], slots: Iterable[Slot], sizes: Iterable[Sized]
-) -> list[tuple[bytes, int, int]]:
+def _steps(conversion: Conversion[T], slots: Iterable[Slot]) -> list[tuple[bytes, int, int]]:
     """Octets in common, their number, and the extent of the octets behind them that differ."""
     places: list[tuple[int, int, int]] = [(slot.begin, slot.end, slot.extent) for slot in slots]
-    for size in sizes:
+    for size in conversion.sizes:
         places.append((size.begin, size.begin + size.width, _SIZE if size.width == 4 else _SMALL_SIZE))
         places.append((size.end, size.end, _END))
     steps: list[tuple[bytes, int, int]] = []
-    position, end = place
+    position, end = conversion.place
     # Sizes do not nest: the end of one is no later than the begin of the next.
     for start, stop, extent in [*sorted(places), (end, end, 0)]:
-        steps.append((source[position:start], start - position, extent))
+        steps.append((conversion.source[position:start], start - position, extent))
         position = stop
     return steps
 
@@ -246,19 +255,13 @@ class Layouts(Generic[T]):
                 return found
         return None
 
-    def learn(
-        self,
-        source: bytes,
-        place: tuple[int, int],
-        outputs: Sequence[Parts],
-        sizes: Iterable[Sized],
-        note: T,
-    ) -> None:
-        """Learn the layout of a source that no layout fits, but not of every such source; see `Layout`."""
+    def learn(self, conversion: Conversion[T]) -> None:
+        """Learn the layout of a source that no layout fits, but not of every such source."""
         self._unknown += 1
         is_full = len(self._known) >= LAYOUTS_MAX
         # Where most sources differ in their layouts, learning is of no use.
-        if place[1] - place[0] > SOURCE_BYTES_MAX or (is_full and self._unknown & (self._unknown - 1)):
+        begin, end = conversion.place
+        if end - begin > SOURCE_BYTES_MAX or (is_full and self._unknown & (self._unknown - 1)):
             return
         self.learned += 1
-        self._known = [Layout(source, place, outputs, sizes, note), *self._known[: LAYOUTS_MAX - 1]]
+        self._known = [Layout(conversion), *self._known[: LAYOUTS_MAX - 1]]

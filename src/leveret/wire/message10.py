@@ -27,11 +27,15 @@ from leveret.model.errors import PeerError
 from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.amqp10_values import (
+    BINARY,
     FIELDS,
     LISTS,
+    LONG_STRINGS,
     MAPS,
     NULL,
     SAME,
+    SHORT_STRINGS,
+    SMALL_BINARY,
     TIME_S_MAX,
     Item,
     boolean,
@@ -47,7 +51,7 @@ from leveret.wire.amqp10_values import (
     to_field,
     uint,
 )
-from leveret.wire.layouts import LONG, LONG_MIN, SHORT, Layouts, Part, Parts, Sized, Slot, fill
+from leveret.wire.layouts import LONG, LONG_MIN, SHORT, Conversion, Layouts, Part, Parts, Sized, Slot, fill
 
 OFFSET_HEADER: Final = "x-stream-offset"
 _OFFSET: Final = OFFSET_HEADER.encode()
@@ -73,10 +77,6 @@ _TEXT: Final = ord("S")
 _OCTETS: Final = ord("x")
 _TIME: Final = ord("T")
 _TIMESTAMP: Final = 0x83
-_SHORT_STRINGS: Final = (0xA1, 0xA3)
-_LONG_STRINGS: Final = (0xB1, 0xB3)
-_SMALL_BINARY: Final = 0xA0
-_BINARY: Final = 0xB0
 _UBYTE: Final = 0x50
 _SIZE_BYTES: Final = {0x45: 0, 0xC0: 1, 0xC1: 1, 0xD0: 4, 0xD1: 4}
 """By constructor of a list or a map the octets of its size."""
@@ -162,7 +162,8 @@ def _encode_anew(header: bytes) -> tuple[list[bytes], tuple[int, ...]]:
     outputs = [[part for item in items for part in item] for items in sections]
     # The route is two more annotations, each with its name.
     counts = (len(sections[0]), len(annotations) + 4, len(sections[2]), len(application))
-    _WRITTEN.learn(header, (_FLAGS_AT, len(header)), outputs, [Sized(start, 4, end)] if end else [], counts)
+    sizes = [Sized(start, 4, end)] if end else []
+    _WRITTEN.learn(Conversion(header, (_FLAGS_AT, len(header)), outputs, sizes, counts))
     return [fill(parts, header) for parts in outputs], counts
 
 
@@ -291,7 +292,7 @@ class MessageReader:
             raise PeerError("no section at all")
         note, outputs = self._outputs(octets, sections, is_other=bool(others))
         if is_learned and len(body) == 1 and not others and _body_at(octets, data_at):
-            self.layouts.learn(octets, (0, data_at), outputs, sizes, note)
+            self.layouts.learn(Conversion(octets, (0, data_at), outputs, sizes, note))
         return note.message([fill(parts, octets) for parts in outputs], b"".join(others or body))
 
     def _outputs(
@@ -428,10 +429,10 @@ def _field(octets: bytes, item: Item) -> Parts:
     """A value of the headers; its octets are a slot if a field table has them as they are."""
     kind, constructor = item.field[:1], octets[item.begin]
     behind = item.begin + 1
-    if constructor in _SHORT_STRINGS or constructor == _SMALL_BINARY:
-        return [kind + b"\0\0\0", Slot(behind, item.end, SHORT, is_text=constructor != _SMALL_BINARY)]
-    if len(item.field) >= LONG_MIN + 5 and (constructor in _LONG_STRINGS or constructor == _BINARY):
-        return [kind, Slot(behind, item.end, LONG, is_text=constructor != _BINARY)]
+    if constructor in SHORT_STRINGS or constructor == SMALL_BINARY:
+        return [kind + b"\0\0\0", Slot(behind, item.end, SHORT, is_text=constructor != SMALL_BINARY)]
+    if len(item.field) >= LONG_MIN + 5 and (constructor in LONG_STRINGS or constructor == BINARY):
+        return [kind, Slot(behind, item.end, LONG, is_text=constructor != BINARY)]
     if constructor == _TIMESTAMP and kind == b"T":
         return [kind, Slot(behind, item.end, 8, convert=_seconds)]
     if constructor in FIELDS:
@@ -451,7 +452,7 @@ def _time(octets: bytes, item: Item | None) -> Parts:
 
 def _short(octets: bytes, item: Item | None) -> Parts:
     """A short string; nothing for a value that does not fit one."""
-    if item is not None and octets[item.begin] in _SHORT_STRINGS:
+    if item is not None and octets[item.begin] in SHORT_STRINGS:
         return [Slot(item.begin + 1, item.end, SHORT, is_text=True)]
     text = None if item is None else text_of(item.field)
     return [] if text is None or len(text) > _SHORT_BYTES_MAX else [props.shortstr(text)]

@@ -12,6 +12,7 @@ from leveret.wire.layouts import (
     LONG_MIN,
     SHORT,
     SOURCE_BYTES_MAX,
+    Conversion,
     Layout,
     Layouts,
     Parts,
@@ -36,7 +37,7 @@ def layout_of(octets: bytes) -> Layout[str]:
         [Slot(text_end + 2, long_end, LONG), b"!"],
         [b"none"],
     ]
-    return Layout(octets, (0, len(octets)), outputs, [Sized(0, 4, long_end)], "note")
+    return Layout(Conversion(octets, (0, len(octets)), outputs, [Sized(0, 4, long_end)], "note"))
 
 
 LAYOUT = layout_of(source(b"first"))
@@ -76,7 +77,7 @@ def test_the_layouts_that_are_known_are_few_and_those_used_last() -> None:
     for number in range(200):
         octets = b"%03d" % number
         assert layouts.read(octets, 0) is None
-        layouts.learn(octets, (0, 3), [[octets]], [], number)
+        layouts.learn(Conversion(octets, (0, 3), [[octets]], [], number))
         assert layouts.read(b"000", 0) is not None
     assert LAYOUTS_MAX < layouts.learned < 16
     known = [number for number in range(200) if layouts.read(b"%03d" % number, 0) is not None]
@@ -86,14 +87,14 @@ def test_the_layouts_that_are_known_are_few_and_those_used_last() -> None:
 
 def test_no_layout_is_learned_of_a_long_source() -> None:
     layouts: Layouts[int] = Layouts()
-    layouts.learn(bytes(SOURCE_BYTES_MAX + 1), (0, SOURCE_BYTES_MAX + 1), [[b""]], [], 0)
+    layouts.learn(Conversion(bytes(SOURCE_BYTES_MAX + 1), (0, SOURCE_BYTES_MAX + 1), [[b""]], [], 0))
     assert not layouts.learned
 
 
 def test_constants_stand_between_any_number_of_slots() -> None:
     octets = bytes(SOURCE_BYTES_MAX)
     slots = [Slot(at, at + 1, 1) for at in range(0, SOURCE_BYTES_MAX, 2)]
-    layout = Layout(octets, (0, len(octets)), [slots, [b"a", *slots, b"b", b"c"]], [], None)
+    layout = Layout(Conversion(octets, (0, len(octets)), [slots, [b"a", *slots, b"b", b"c"]], [], None))
     found = layout.read(octets, 0)
     assert found is not None
     assert found.outputs == [bytes(len(slots)), b"a" + bytes(len(slots)) + b"bc"]

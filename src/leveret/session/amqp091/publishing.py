@@ -31,13 +31,13 @@ from leveret.session.amqp091.destinations import Destination, PublishRoute, Shap
 from leveret.session.amqp091.direct_reply import REPLY_TO, with_reply_name
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
-from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, named_octets, resolve
+from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, resolve
 from leveret.session.amqp091.settling import answered_at_end
 from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
-from leveret.wire.content_header import TRANSIENT, Traits
+from leveret.wire.content_header import TRANSIENT, Traits, named_octets
 from leveret.wire.strides import BULK_MIN
 
 ROUTES_MAX: Final = 4096

@@ -92,12 +92,6 @@ def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header:
     return Resolved(queues, header, topology.exchanges[exchange].counters, replies, headers.asked)
 
 
-def named_octets(header: bytes, names: Container[bytes]) -> bytes:
-    """The octets of those entries of a content header's table that have some names."""
-    start, stop = props.place_of(header, props.HEADERS)
-    return tables.only(header[start + 4 : stop], names)
-
-
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
     """Refuse malformed properties, which clients of consumers would take for a broken connection."""
     tables.check(properties.get(props.HEADERS, b""))
