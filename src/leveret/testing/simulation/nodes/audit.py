@@ -143,9 +143,14 @@ class PromiseAudit:
                 self._damaged.add((node.name, path.parent.relative_to(node.data_dir).as_posix()))
 
     def recorded(self, epoch: int, counted_on: CountedOn) -> None:
-        """Note a record: a damaged copy that it does not count on must be whole before another record does."""
+        """Note a new record: a damaged copy that it does not count on must be whole before another record does.
+
+        Until the node of the copy runs again a record that counts on it, for acks from before, may be under way.
+        """
         log = _log_name(epoch)
-        self._damaged -= {(node.name, log) for node in self._nodes if node.name not in counted_on.nodes}
+        self._damaged -= {
+            (node.name, log) for node in self._nodes if node.name not in counted_on.nodes and node.is_up
+        }
 
     def acked(self, leader: str, node: str, log: str, end: int) -> None:
         """Check that a node has on disk what its leader takes for acked: a log up to this offset.

@@ -276,7 +276,8 @@ class EtcdWorld(SimulatedWorld):
             return
         try:
             for epoch, counted_on in self.records(since):
-                self.audit.recorded(epoch, counted_on)
+                if since:
+                    self.audit.recorded(epoch, counted_on)
                 self.audit.judge(epoch, counted_on)
         except BooksFault as fault:
             self.fault = self.fault or fault

@@ -21,7 +21,7 @@ LOG = f"queues/{directory_of(EPOCH)}"
 
 def node(folder: Path, name: str) -> Any:
     (folder / name).mkdir()
-    return SimpleNamespace(name=name, data_dir=folder / name, is_open=True)
+    return SimpleNamespace(name=name, data_dir=folder / name, is_open=True, is_up=True)
 
 
 def written(data_dir: Path, disk: SimulatedDisk, *, synced: bool, text: bytes = b"a message") -> None:
@@ -107,7 +107,7 @@ def test_what_a_leader_takes_for_acked_is_on_the_disk_of_the_mirror(tmp_path: Pa
 
 def test_a_damaged_copy_is_examined_again_once_a_record_without_it_was_written(tmp_path: Path) -> None:
     nodes = [node(tmp_path, name) for name in ("n1", "n2")]
-    both = CountedOn(frozenset(("n1", "n2")), 2)
+    both, one = CountedOn(frozenset(("n1", "n2")), 2), CountedOn(frozenset(("n1",)), 1)
     with SimulatedDisk(tmp_path) as disk:
         written(nodes[0].data_dir, disk, synced=True)
         audit = PromiseAudit(disk, nodes)
@@ -115,7 +115,11 @@ def test_a_damaged_copy_is_examined_again_once_a_record_without_it_was_written(t
         audit.damaged(nodes[1].data_dir / LOG / "removed")
         audit.recorded(EPOCH, both)
         audit.judge(EPOCH, both)
-        audit.recorded(EPOCH, CountedOn(frozenset(("n1",)), 1))
+        nodes[1].is_up = False
+        audit.recorded(EPOCH, one)
+        audit.judge(EPOCH, both)
+        nodes[1].is_up = True
+        audit.recorded(EPOCH, one)
         with pytest.raises(BooksFault, match="n2 has it up to nowhere"):
             audit.judge(EPOCH, both)
 
