@@ -22,6 +22,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _INTERVAL_BITS: Final = 128
 _SMALL: Final = 1 << 16
+_ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""The number of ones in each octet."""
 _OF_RANGES: Final = ["queue", "queue_epoch", "first", "count"]
 
 
@@ -60,6 +62,21 @@ class Mask:
             return bool(self.contains(np.arange(first, first + count)).all())
         found = int(np.searchsorted(self._starts, first, "right")) - 1
         return found >= 0 and first + count <= int(self._ends[found])
+
+    def count_below(self, offsets: Int64s) -> Int64s:
+        """Of each of `offsets` the number of offsets of the set that are below it."""
+        if not len(self._starts):
+            return np.zeros(len(offsets), np.int64)
+        if self._bits is None:
+            before = np.append(0, np.cumsum(self._ends - self._starts))
+            found = np.searchsorted(self._starts, offsets, "right") - 1
+            inside: Int64s = np.minimum(offsets, self._ends[found]) - self._starts[found]
+            return np.where(found >= 0, before[found] + inside, 0)
+        places = np.clip(offsets - self._starts[0], 0, self._ends[0] - self._starts[0])
+        before = np.append(0, np.cumsum(_ONES[self._bits], dtype=np.int64))
+        octets, lower_bits = places >> 3, (1 << (places & 7)) - 1
+        counted: Int64s = before[octets] + _ONES[np.append(self._bits, 0)[octets] & lower_bits]
+        return counted
 
     def intervals(self) -> tuple[Int64s, Int64s]:
         """The starts and ends of disjoint intervals with all offsets of the set, in order."""

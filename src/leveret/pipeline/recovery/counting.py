@@ -17,16 +17,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import StoredFile
 from leveret.pipeline.archive.recovery_plan import QueueOutcome
-from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, Masks, QueueIncarnation, SettledRanges
+from leveret.pipeline.archive.settled_offsets import (
+    NOTHING,
+    Bools,
+    Int64s,
+    Masks,
+    QueueIncarnation,
+    SettledRanges,
+)
 from leveret.pipeline.archive.tables import RESTORE
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
-from leveret.pipeline.recovery.unsettled import keys_of, unsettled_of
+from leveret.pipeline.recovery.part_columns import Indices, PartColumns, columns_of
+from leveret.pipeline.recovery.unsettled import keys_of, unsettled_rows
 
 _NO_TIME: Final = np.iinfo(np.int64).max
 
@@ -46,37 +53,51 @@ ReadFiles = Callable[[list[int]], Iterable[FoundRange]]
 """Reads the files of these numbers, and returns their unsettled messages."""
 
 
-UnsettledParts = dict[QueueIncarnation, list[tuple[int, int]]]
-"""By incarnation, the numbers of the files with unsettled records, and of its parts in them."""
-
-
 class _QueueTimes:
-    """The times of a queue's unsettled messages, as far as they were read, and the bounds in files that were not."""
+    """The times of queues' unsettled messages, as far as they were read, and the bounds in files that were not."""
 
-    def __init__(self) -> None:
-        self.oldest: list[tuple[int, int]] = []
-        """Of each file, the time before which it has no message of the queue, and its number."""
-        self.newest: list[tuple[int, int]] = []
-        self.min_ms, self.max_ms = _NO_TIME, -1
-        self._is_known = False
+    def __init__(self, parts: PartColumns) -> None:
+        """Know the bounds of parts, none of which was read."""
+        self.min_ms: defaultdict[str, int] = defaultdict(lambda: _NO_TIME)
+        self.max_ms: defaultdict[str, int] = defaultdict(lambda: -1)
+        numbers: dict[str, int] = {}
+        queues = [numbers.setdefault(each.queue, len(numbers)) for each in parts.incarnations]
+        queue_of = np.array(queues, np.int64)[parts.incarnation_of]
+        order = np.lexsort((parts.files, queue_of))
+        self._files, self._oldest_ms, self._newest_ms = (
+            column[order] for column in (parts.files, parts.min_ms, parts.max_ms)
+        )
+        self._begins = np.flatnonzero(np.diff(queue_of[order], prepend=-1))
+        self._groups = np.repeat(np.arange(len(self._begins)), np.diff(self._begins, append=len(order)))
+        names = list(numbers)
+        self._queues = [names[number] for number in queue_of[order][self._begins].tolist()]
 
     def note(self, found: FoundRange) -> None:
-        self.min_ms, self.max_ms = min(self.min_ms, found.min_ms), max(self.max_ms, found.max_ms)
+        """Note messages that were read."""
+        self.min_ms[found.queue] = min(self.min_ms[found.queue], found.min_ms)
+        self.max_ms[found.queue] = max(self.max_ms[found.queue], found.max_ms)
 
-    def due(self, read: set[int]) -> set[int]:
-        """The files to read next for the times of this queue; none if both are known."""
-        if self._is_known:
+    def due(self, is_read: Bools) -> set[int]:
+        """The files to read next, at most two for each queue; none if all times are known.
+
+        They are the first one with the oldest bound, and the last one with the newest.
+        """
+        if not self._queues:
             return set()
-        none = -1
-        oldest_ms, oldest = min(
-            (each for each in self.oldest if each[1] not in read), default=(_NO_TIME, none)
-        )
-        newest_ms, newest = max((each for each in self.newest if each[1] not in read), default=(-1, none))
-        found = {oldest} if oldest_ms < self.min_ms else set()
-        if newest_ms > self.max_ms:
-            found.add(newest)
-        self._is_known = not found
-        return found
+        was_read = is_read[self._files]
+        oldest_ms = np.where(was_read, _NO_TIME, self._oldest_ms)
+        newest_ms = np.where(was_read, -1, self._newest_ms)
+        bound_ms = np.minimum.reduceat(oldest_ms, self._begins)
+        bound_ms[bound_ms >= [self.min_ms[queue] for queue in self._queues]] = -1
+        found = self._firsts(np.flatnonzero(oldest_ms == bound_ms[self._groups]))
+        bound_ms = np.maximum.reduceat(newest_ms, self._begins)
+        bound_ms[bound_ms <= [self.max_ms[queue] for queue in self._queues]] = _NO_TIME
+        return found | self._firsts(np.flatnonzero(newest_ms == bound_ms[self._groups])[::-1])
+
+    def _firsts(self, places: Indices) -> set[int]:
+        """The files of the first of these places of each queue."""
+        _, firsts = np.unique(self._groups[places], return_index=True)
+        return set(self._files[places[firsts]].tolist())
 
 
 def with_unsettled(
@@ -86,14 +107,14 @@ def with_unsettled(
     return files_of(files, unsettled_parts(files, masks, selection))
 
 
-def files_of(files: Sequence[StoredFile], parts: UnsettledParts) -> list[StoredFile]:
+def files_of(files: Sequence[StoredFile], parts: PartColumns) -> list[StoredFile]:
     """The files with these parts, in their order."""
-    return [files[at] for at in sorted({at for some in parts.values() for at, _ in some})]
+    return [files[at] for at in np.unique(parts.files).tolist()]
 
 
 def count_unsettled(
     files: Sequence[StoredFile],
-    parts: UnsettledParts,
+    parts: PartColumns,
     masks: Masks,
     selection: Selection,
     read_files: ReadFiles,
@@ -112,27 +133,19 @@ def count_unsettled(
     """
     assert not selection.start_from_scratch
     assert not selection.all_available
-    times: defaultdict[str, _QueueTimes] = defaultdict(_QueueTimes)
-    ranges = SettledRanges()
-    cut = {at for at, file in enumerate(files) if _is_cut(file, selection)}
-    first: set[int] = set()
-    for incarnation, some in parts.items():
-        whole = [(at, files[at].queues[number]) for at, number in some if at not in cut]
-        first.update(at for at, _ in some if at in cut)
-        if whole:
-            times[incarnation.queue].oldest += [(part.min_ms, at) for at, part in whole]
-            times[incarnation.queue].newest += [(part.max_ms, at) for at, part in whole]
-            ranges.add(
-                incarnation, *np.array([each for _, part in whole for each in part.ranges], np.int64).T
-            )
-    for found in _read_as_needed(times, first, read_files):
+    is_cut = np.array([_is_cut(file, selection) for file in files], np.bool_)[parts.files]
+    cut, whole = set(parts.files[is_cut].tolist()), parts.only(~is_cut)
+    times, ranges = _QueueTimes(whole), SettledRanges()
+    for incarnation, mine in whole.ranges_by_incarnation():
+        ranges.add(incarnation, whole.firsts[mine], whole.ends[mine] - whole.firsts[mine])
+    for found in _read_as_needed(len(files), times, cut, read_files):
         offsets = np.frombuffer(found.offsets, np.int64)
         ranges.add(QueueIncarnation(files[0].vhost, found.queue, found.epoch), offsets, np.ones_like(offsets))
     totals: defaultdict[str, int] = defaultdict(int)
     for incarnation, starts, ends in ranges.merged():
         totals[incarnation.queue] += int(_unmasked(masks, incarnation, starts, ends).sum())
     return [
-        QueueOutcome(queue=queue, messages=count, first_ms=times[queue].min_ms, last_ms=times[queue].max_ms)
+        QueueOutcome(queue=queue, messages=count, first_ms=times.min_ms[queue], last_ms=times.max_ms[queue])
         for queue, count in totals.items()
         if count
     ]
@@ -151,10 +164,11 @@ def read_unsettled(
         raise StorageError(
             f"{data_dir / file.path}: {keys.num_rows} records of {file.records} are there; {RESTORE}"
         )
+    all_offsets, all_ms = (keys.column(name).to_numpy() for name in ("queue_offset", "timestamp_ms"))
+    is_cut = _is_cut(file, selection)
     found = []
-    for incarnation, rows in unsettled_of(keys, file.vhost, masks, selection):
-        offsets = rows.column("queue_offset").to_numpy()
-        at_ms = rows.column("timestamp_ms").to_numpy()
+    for incarnation, rows in unsettled_rows(keys, file.vhost, masks, selection):
+        at_ms = all_ms[rows]
         found.append(
             FoundRange(
                 incarnation.queue,
@@ -162,29 +176,25 @@ def read_unsettled(
                 number,
                 int(at_ms.min()),
                 int(at_ms.max()),
-                offsets.tobytes() if _is_cut(file, selection) else b"",
+                all_offsets[rows].tobytes() if is_cut else b"",
             )
         )
     return found
 
 
 def _read_as_needed(
-    times: defaultdict[str, _QueueTimes], first: set[int], read_files: ReadFiles
+    count: int, times: _QueueTimes, first: set[int], read_files: ReadFiles
 ) -> Iterator[FoundRange]:
-    """Read the `first` files, and then others until all times are known; yield what is in the `first` ones."""
-    read: set[int] = set()
-    due = first | _due(times, read)
+    """Read the `first` of so many files, then others until all times are known; yield what is in the `first` ones."""
+    is_read = np.zeros(count, np.bool_)
+    due = first | times.due(is_read)
     while due:
         for found in read_files(sorted(due)):
-            times[found.queue].note(found)
+            times.note(found)
             if found.file in first:
                 yield found
-        read |= due
-        due = _due(times, read)
-
-
-def _due(times: dict[str, _QueueTimes], read: set[int]) -> set[int]:
-    return {file for each in times.values() for file in each.due(read)}
+        is_read[list(due)] = True
+        due = times.due(is_read)
 
 
 def _is_cut(file: StoredFile, selection: Selection) -> bool:
@@ -192,46 +202,21 @@ def _is_cut(file: StoredFile, selection: Selection) -> bool:
     return selection.as_of_ms is not None and file.max_ms > selection.as_of_ms
 
 
-def unsettled_parts(files: Sequence[StoredFile], masks: Masks, selection: Selection) -> UnsettledParts:
-    """The parts of a vhost's files with unsettled records; the ranges of an incarnation are looked at together."""
-    as_of_ms = selection.as_of_ms
-    wanted: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for at, file in enumerate(files):
-        if as_of_ms is not None and file.min_ms > as_of_ms:
-            continue
-        for number, part in enumerate(file.queues):
-            if (
-                part.messages
-                and selection.wants(part.queue)
-                and (as_of_ms is None or part.min_ms <= as_of_ms)
-            ):
-                wanted[part.queue, part.epoch].append((at, number))
-    found: UnsettledParts = {}
-    for (queue, epoch), parts in wanted.items():
-        incarnation = QueueIncarnation(files[0].vhost, queue, epoch)
-        owners: list[int] = []
-        ranges: list[tuple[int, int]] = []
-        for place, (at, number) in enumerate(parts):
-            mine = files[at].queues[number].ranges
-            owners += [place] * len(mine)
-            ranges += mine
-        firsts, counts = np.array(ranges, np.int64).T
-        left = np.bincount(owners, _unmasked(masks, incarnation, firsts, firsts + counts), len(parts))
-        if some := [parts[place] for place in np.flatnonzero(left).tolist()]:
-            found[incarnation] = some
-    return found
+def unsettled_parts(files: Sequence[StoredFile], masks: Masks, selection: Selection) -> PartColumns:
+    """The wanted parts of a vhost's files with unsettled records; an incarnation's ranges are looked at together."""
+    parts = columns_of(files)
+    is_wanted = np.array([selection.wants(each.queue) for each in parts.incarnations], np.bool_)
+    wanted = is_wanted[parts.incarnation_of]
+    if selection.as_of_ms is not None:
+        wanted &= parts.min_ms <= selection.as_of_ms
+    parts = parts.only(wanted)
+    unmasked = np.zeros(len(parts.owners))
+    for incarnation, mine in parts.ranges_by_incarnation():
+        unmasked[mine] = _unmasked(masks, incarnation, parts.firsts[mine], parts.ends[mine])
+    return parts.only(np.bincount(parts.owners, unmasked, len(parts.files)) > 0)
 
 
 def _unmasked(masks: Masks, incarnation: QueueIncarnation, starts: Int64s, ends: Int64s) -> Int64s:
     """Of each interval the number of offsets that a mask does not have."""
-    begins, stops = masks.get(incarnation, NOTHING).intervals()
-    if not len(begins):
-        return ends - starts
-    before = np.append(0, np.cumsum(stops - begins))
-
-    def masked_before(offsets: Int64s) -> Int64s:
-        at = np.searchsorted(begins, offsets, "right")
-        inside: npt.NDArray[np.int64] = np.minimum(offsets, stops[at - 1]) - begins[at - 1]
-        return np.where(at > 0, before[at - 1] + inside, 0)
-
-    return ends - starts - (masked_before(ends) - masked_before(starts))
+    below = masks.get(incarnation, NOTHING).count_below(np.concatenate((starts, ends)))
+    return ends - starts - (below[len(starts) :] - below[: len(starts)])

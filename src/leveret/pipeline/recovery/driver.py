@@ -17,6 +17,7 @@ these do not suffice, it makes plans as a rehearsal does.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -126,6 +127,8 @@ class RecoveryRun:
         self._parent = parent
         self._inbox = inbox
         self._manifest = Manifest(job.root)
+        # Python's collector would visit the parts of a large archive, all in use to the end, again and again.
+        gc.freeze()
         self._intakes: dict[str, SegmentIntake] = {}
         self._blocked: set[str] = set()
         """The tasks whose publishers another broker blocks."""

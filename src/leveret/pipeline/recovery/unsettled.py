@@ -265,9 +265,8 @@ def write_run(
         keys = keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
         if lost := records - keys.num_rows:
             unreadable[name] = lost
-        for incarnation, rows in unsettled_of(keys, vhost, masks, selection):
-            batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
-            found.setdefault(incarnation.queue, []).extend(batch.select(UNSETTLED.names).to_batches())
+        for incarnation, batch in _unsettled_batches(keys, number, vhost, masks, selection):
+            found.setdefault(incarnation.queue, []).append(batch)
     if not found:
         return UnsettledMessages([], unreadable)
     parts, spans = [], []
@@ -320,25 +319,43 @@ def run_span(batch: pa.RecordBatch) -> RunSpan | None:
     )
 
 
-def unsettled_of(
+def _unsettled_batches(
+    keys: pa.Table, number: int, vhost: str, masks: Masks, selection: Selection
+) -> Iterator[tuple[QueueIncarnation, pa.RecordBatch]]:
+    """The keys of the unsettled messages in the file of this number, by incarnation, with the columns of UNSETTLED.
+
+    All are taken at once: a file may have messages of many queues.
+    """
+    found = list(unsettled_rows(keys, vhost, masks, selection))
+    if not found:
+        return
+    columns = keys.append_column("file", pa.array(np.full(keys.num_rows, number, np.int32)))
+    columns = columns.select(UNSETTLED.names)
+    rows = np.concatenate([mine for _, mine in found])
+    # All rows of a single queue are in order.
+    if len(found) > 1 or len(rows) < keys.num_rows:
+        columns = columns.take(pa.array(rows))
+    begin = 0
+    for incarnation, mine in found:
+        for batch in columns.slice(begin, len(mine)).to_batches():
+            yield incarnation, batch
+        begin += len(mine)
+
+
+def unsettled_rows(
     keys: pa.Table, vhost: str, masks: Masks, selection: Selection
-) -> list[tuple[QueueIncarnation, pa.Table]]:
-    """The keys of the unsettled messages among these, by queue and epoch."""
+) -> Iterator[tuple[QueueIncarnation, Int64s]]:
+    """The rows of the unsettled messages among these keys, at least one, by queue and epoch."""
     is_wanted = keys.column("kind").to_numpy() == MESSAGE
     if selection.as_of_ms is not None:
         is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
     offsets = keys.column("queue_offset").to_numpy()
-    found = []
     for incarnation, rows in rows_by_incarnation(vhost, keys):
         if not selection.wants(incarnation.queue):
             continue
         kept = rows[is_wanted[rows] & ~masks.get(incarnation, NOTHING).contains(offsets[rows])]
         if len(kept):
-            columns = keys.select(["queue_epoch", "queue_offset", "timestamp_ms", "row"])
-            # All rows are those of one queue, in order.
-            is_whole = len(kept) == keys.num_rows
-            found.append((incarnation, columns if is_whole else columns.take(pa.array(kept))))
-    return found
+            yield incarnation, kept
 
 
 def keys_of(path: Place) -> pa.Table:

@@ -28,6 +28,9 @@ def test_a_mask_holds_what_its_ranges_hold(pairs: list[tuple[int, int]], base: i
     mask = mask_of([(base + first, count) for first, count in pairs])
     offsets = np.arange(base - 5 if base > 5 else 0, base + 350, dtype=np.int64)
     assert set(offsets[mask.contains(offsets)].tolist()) == expected
+    assert mask.count_below(offsets).tolist() == [
+        sum(member < offset for member in expected) for offset in offsets.tolist()
+    ]
 
 
 @given(ranges, st.integers(0, 340), st.integers(1, 30))
@@ -60,6 +63,7 @@ def test_many_intervals_cost_one_bit_an_offset() -> None:
 def test_nothing_holds_nothing() -> None:
     assert not NOTHING.contains(np.arange(3)).any()
     assert not NOTHING.covers(0, 1)
+    assert not NOTHING.count_below(np.arange(3)).any()
 
 
 def test_ranges_of_one_queue_come_together() -> None:
