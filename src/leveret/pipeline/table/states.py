@@ -31,6 +31,11 @@ class SettlementsOfQueue(NamedTuple):
     reasons: npt.NDArray[np.uint8]
     times: Int64s
 
+    def at(self, places: Int64s) -> SettlementsOfQueue:
+        """Those at these places."""
+        firsts, counts, reasons, times = self
+        return SettlementsOfQueue(firsts[places], counts[places], reasons[places], times[places])
+
     def states(self, offsets: Int64s) -> tuple[npt.NDArray[np.int16], Int64s]:
         """The reason (-1: pending) and the time in ms (0: unknown) of each of these offsets, in any order."""
         order = np.argsort(offsets, kind="stable")
@@ -49,20 +54,28 @@ class SettlementsOfQueue(NamedTuple):
         return reasons, times
 
 
+_NOTHING: Final = SettlementsOfQueue(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64)
+)
+
+
 class KnownSettlements:
     """The settlements of the queues of some files."""
 
     def __init__(self, wanted: Iterable[QueueIncarnation]) -> None:
         """Keep those of these incarnations."""
-        self._found: dict[QueueIncarnation, list[pa.Table]] = {each: [] for each in wanted}
+        self._found: dict[QueueIncarnation, list[SettlementsOfQueue]] = {each: [] for each in wanted}
         self._ordered: dict[QueueIncarnation, SettlementsOfQueue] = {}
         self._masks: dict[QueueIncarnation, Mask] = {}
 
     def add(self, vhost: str, settlements: pa.Table) -> None:
         """Add the settlements of the next file of a vhost's log, after decode.SETTLEMENTS."""
+        all_of_file = SettlementsOfQueue(
+            *(settlements.column(name).to_numpy() for name in ("first", "count", "reason", "timestamp_ms"))
+        )
         for incarnation, rows in rows_by_incarnation(vhost, settlements):
             if incarnation in self._found:
-                self._found[incarnation].append(settlements.take(pa.array(rows)))
+                self._found[incarnation].append(all_of_file.at(rows))
 
     def of(self, incarnation: QueueIncarnation) -> SettlementsOfQueue:
         """The settlements of one incarnation, once all files are added."""
@@ -73,27 +86,22 @@ class KnownSettlements:
     def covers(self, incarnation: QueueIncarnation, ranges: Iterable[tuple[int, int]]) -> bool:
         """Whether all of these ranges (first, count) are settled, records that are no messages among them."""
         if incarnation not in self._masks:
-            tables = self._found[incarnation]
-            firsts, counts = (
-                np.concatenate([np.empty(0, np.int64), *(each.column(name).to_numpy() for each in tables)])
-                for name in ("first", "count")
-            )
-            self._masks[incarnation] = Mask(firsts, counts)
+            found = _together(self._found[incarnation])
+            self._masks[incarnation] = Mask(found.firsts, found.counts)
         return all(self._masks[incarnation].covers(first, count) for first, count in ranges)
 
 
-def _in_order(tables: list[pa.Table]) -> SettlementsOfQueue:
+def _in_order(found: list[SettlementsOfQueue]) -> SettlementsOfQueue:
     """Settlements of messages by their files and, within a file, by time."""
-    parts: list[list[npt.NDArray[np.int64]]] = [[], [], [], []]
-    for table in tables:
-        reasons, times = table.column("reason").to_numpy(), table.column("timestamp_ms").to_numpy()
-        order = np.argsort(times, kind="stable")
-        order = order[reasons[order] != NO_MESSAGE]
-        columns = (table.column("first").to_numpy(), table.column("count").to_numpy(), reasons, times)
-        for part, column in zip(parts, columns, strict=True):
-            part.append(column[order])
-    firsts, counts, reasons, times = (np.concatenate([np.empty(0, np.int64), *part]) for part in parts)
-    return SettlementsOfQueue(firsts, counts, reasons.astype(np.uint8), times)
+    ordered = []
+    for each in found:
+        order = np.argsort(each.times, kind="stable")
+        ordered.append(each.at(order[each.reasons[order] != NO_MESSAGE]))
+    return _together(ordered)
+
+
+def _together(found: list[SettlementsOfQueue]) -> SettlementsOfQueue:
+    return SettlementsOfQueue(*map(np.concatenate, zip(_NOTHING, *found, strict=True)))
 
 
 def state_columns(reasons: npt.NDArray[np.int16], times: Int64s) -> dict[str, pa.Array]:
