@@ -16,6 +16,7 @@ all of it in one step (`SENT_FRAME_BYTES_MAX`). The methods of class 200:
     200,61  begins      short consumer tag | u64 offset               a stream's consumer begins there
     200,70  store       a batch, see `store`                          publish it into the target, which is a stream
     200,71  stored      u64 number | u16 code | octets of a text      the stream has it, or refuses it (code not 1)
+    200,80  refused     u32 method | u16 code | octets of a text      in place of the answer to this method
 
 A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
 remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table
@@ -23,7 +24,9 @@ remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and
 
 A publish on a channel without a target is a direct reply, whose routing key names a client of the other node.
 
-A channel that is closed with `NOT_LED` asked for a queue that this node does not lead, or does not lead yet.
+A method that is refused, or a channel that is closed, with `NOT_LED` asked for a queue that this node does not lead, or
+does not lead yet. A refused method leaves the rest of a remote channel as it is: a client's channel may have deliveries
+of many queues, which would all come again if it were closed.
 
 The other functions encode what AMQP has too: names that RabbitMQ allows, and pamqp refuses, are among the arguments.
 """
@@ -73,6 +76,7 @@ ACTIVE: Final = b"\x00\xc8\x00\x3c"
 BEGINS: Final = b"\x00\xc8\x00\x3d"
 STORE: Final = b"\x00\xc8\x00\x46"
 STORED: Final = b"\x00\xc8\x00\x47"
+REFUSED: Final = b"\x00\xc8\x00\x50"
 CLASS: Final = b"\x00\xc8"
 """The octets with which the payloads of all these methods begin."""
 
@@ -90,6 +94,7 @@ _END: Final = bytes((FRAME_END,))
 _U64: Final = struct.Struct(">Q")
 _U32: Final = struct.Struct(">I")
 _BATCH: Final = struct.Struct(">QI")
+_REFUSAL: Final = struct.Struct(">IH")
 _QOS: Final = struct.Struct(">IHB")
 
 
@@ -195,6 +200,23 @@ def store(channel: int, batch: ForwardedBatch) -> bytes:
 def stored(channel: int, number: int, code: int, text: str) -> bytes:
     """forwarding.stored."""
     return _method(channel, STORED + _U64.pack(number) + code.to_bytes(2, "big") + text.encode())
+
+
+def refused(channel: int, method: int, code: int, text: str) -> bytes:
+    """forwarding.refused; `method` are the class and the id of the method that is not carried out."""
+    return _method(channel, REFUSED + _REFUSAL.pack(method, code) + text.encode())
+
+
+def decode_refused(payload: bytes) -> tuple[int, int, str]:
+    """The method, the code and the text of forwarding.refused.
+
+    Raises:
+        SyntaxFault: the payload is too short.
+    """
+    if len(payload) < 4 + _REFUSAL.size:
+        raise SyntaxFault(f"relay.refused of {len(payload)} octets")
+    method, code = _REFUSAL.unpack_from(payload, 4)
+    return method, code, payload[4 + _REFUSAL.size :].decode(errors="replace")
 
 
 def decode_store(payload: bytes) -> ForwardedBatch:

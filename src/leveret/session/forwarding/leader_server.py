@@ -42,6 +42,18 @@ if TYPE_CHECKING:
 
 _CAPABILITIES: Final = {"capabilities": {"consumer_cancel_notify": True, "connection.blocked": True}}
 _CHANNEL_MAX: Final = 65535
+_ANSWERED: Final = {
+    int.from_bytes(method, "big")
+    for method in (
+        wire.BASIC_CANCEL,
+        wire.BASIC_CONSUME,
+        wire.BASIC_GET,
+        wire.QUEUE_DECLARE,
+        wire.QUEUE_DELETE,
+        wire.QUEUE_PURGE,
+    )
+}
+"""The methods of clients that a leader answers."""
 
 
 class ForwardedConsumer(NamedTuple):
@@ -141,13 +153,20 @@ class ForwardedConnection(ClientConnection):
         self.go_on(now_ms)
 
     def fail(self, error: LeveretError, number: int, method: int) -> None:
-        """Close one channel for one client's fault; the other node closes its client's connection if necessary."""
+        """Refuse one client's method, or close its channel; the other node closes its client's connection if necessary.
+
+        A method with an answer has changed nothing when it fails, and its client's channel may have deliveries of other
+        queues here: to close that would return all of them.
+        """
         channel = self.channels.get(number)
         if channel is None:
             super().fail(error, number, method)
             return
         code = error.code if isinstance(error, Fault) else code_of(error)
         text = str(error) if code == forwarding.NOT_LED else reply_text(code, str(error))
+        if method in _ANSWERED:
+            self.send(forwarding.refused(number, method, code, text))
+            return
         self.send(wire.close_method(number, code, text, method >> 16, method & 0xFFFF))
         channel.abandon()
         self.publisher.forget()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import DeliverySource
@@ -20,7 +20,6 @@ from leveret.wire import forwarding
 from leveret.wire.amqp091 import (
     BASIC_CANCEL,
     BASIC_CANCEL_OK,
-    BASIC_CONSUME,
     BASIC_CONSUME_OK,
     BASIC_GET_EMPTY,
     BASIC_GET_OK,
@@ -35,8 +34,6 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 WINDOW_MAX: Final = 2048
 WINDOW_MIN: Final = 8
 
-
-_CONSUME: Final = int.from_bytes(BASIC_CONSUME, "big")
 
 ACK, REJECT, REQUEUE = range(3)
 """The kinds of settlements."""
@@ -101,16 +98,18 @@ class _SettledWaiter:
             notify(ok)
 
 
-class _Registration:
-    """The registration of a consumer whose client does not wait for the answer; `tag` is the registration's."""
+class _Expected(NamedTuple):
+    """The answer to a method.
 
-    __slots__ = ("tag",)
+    Attributes:
+        methods: the answer is one of these.
+        then: takes its payload.
+        tag: of a consumer that the method registers; empty for other methods.
+    """
 
-    def __init__(self, tag: bytes) -> None:
-        self.tag = tag
-
-    def __call__(self, _: bytes) -> None:
-        """Take the answer."""
+    methods: tuple[bytes, ...]
+    then: Callable[[bytes], None]
+    tag: bytes
 
 
 class RemoteChannel:
@@ -136,7 +135,7 @@ class RemoteChannel:
         self._windows: dict[bytes, _Window] = {}
         self._tags: dict[ChannelConsumer, bytes] = {}
         self._last_tag = 0
-        self._expected: deque[tuple[tuple[bytes, ...], Callable[[bytes], None]]] = deque()
+        self._expected: deque[_Expected] = deque()
         self._settled: list[_SettledWaiter] = []
         self._got: Got | None = None
         self._gets_no_ack = False
@@ -157,14 +156,24 @@ class RemoteChannel:
 
     # -- to the leader ------------------------------------------------------------------------
 
-    def _send(self, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]) -> None:
+    def _send(
+        self, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None], tag: bytes = b""
+    ) -> None:
         self._link.send(self.flush() + octets)
-        self._expected.append((answers, then))
+        self._expected.append(_Expected(answers, then, tag))
 
     def ask(
-        self, key: QueueKey, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]
+        self,
+        key: QueueKey,
+        octets: bytes,
+        answers: tuple[bytes, ...],
+        then: Callable[[bytes], None],
+        tag: bytes = b"",
     ) -> None:
-        """Forward a client's method for a queue; its connection waits until `then` is called."""
+        """Forward a client's method for a queue; its connection waits until `then` is called.
+
+        `tag` is that of a consumer that the method registers.
+        """
 
         def answered(payload: bytes) -> None:
             # The question may have been repeated at another leader meanwhile.
@@ -175,7 +184,7 @@ class RemoteChannel:
 
         self._asked, self._asked_key = answered, key
         self.channel.connection.ask()
-        self._send(octets, answers, answered)
+        self._send(octets, answers, answered, tag)
 
     def get(self, key: QueueKey, then: Got, *, no_ack: bool) -> None:
         """Ask for one message."""
@@ -210,10 +219,10 @@ class RemoteChannel:
         self._tags[consumer] = tag
         self._windows[tag] = _Window()
         if then is None:
-            self._send(octets, (BASIC_CONSUME_OK,), _Registration(tag))
+            self._send(octets, (BASIC_CONSUME_OK,), _ignore, tag)
         else:
             registered = then
-            self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered())
+            self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered(), tag)
 
     def tag_of(self, consumer: ChannelConsumer) -> bytes:
         """The tag of a registered consumer at the leader."""
@@ -392,23 +401,25 @@ class RemoteChannel:
             self._is_active(forwarding.decode_tag(payload))
         elif method == forwarding.BEGINS:
             self._begins(*forwarding.decode_begins(payload))
+        elif method == forwarding.REFUSED:
+            self._refused(*forwarding.decode_refused(payload))
         else:
             self._answer(method, payload)
 
     def _answer(self, method: bytes, payload: bytes) -> None:
-        if not self._expected or method not in self._expected[0][0]:
+        if not self._expected or method not in self._expected[0].methods:
             raise PeerError(f"method {method.hex()} where something else was asked")
         if method == BASIC_GET_OK:
             self._incoming = IncomingDelivery(payload)
             return
-        self._expected.popleft()[1](payload)
+        self._expected.popleft().then(payload)
 
     def _message(self, incoming: IncomingDelivery) -> None:
         if incoming.method[:4] == wire.BASIC_DELIVER:
             self.delivered(incoming.delivered(self.number))
             return
         found = incoming.delivered(self.number)
-        _, answered = self._expected.popleft()
+        answered = self._expected.popleft().then
         if self._gets_no_ack:
             self._done.add(found.first_tag, found.first_tag + 1)
         if self._asked is not answered or self._got is None:
@@ -447,8 +458,32 @@ class RemoteChannel:
         elif not tag:
             self._doubt(None)
 
+    def _refused(self, method: int, code: int, text: str) -> None:
+        """Handle a refusal of the oldest method that has no answer; all else of this channel goes on.
+
+        The leader may not lead the queue, or not yet: the method is repeated in a while.
+        """
+        if not self._expected:
+            raise PeerError("a method is refused where nothing was asked")
+        refused = self._expected.popleft()
+        consumer = self.consumers.get(refused.tag)
+        if consumer is not None:
+            self.forget(consumer)
+        if self._asked is refused.then:
+            self._asked = None
+            if code == forwarding.NOT_LED:
+                self._registry.ask_again(self.channel)
+            else:
+                self.channel.connection.fail(_fault(code, text), self.channel.number, method)
+                self.channel.connection.answered()
+        elif consumer is not None and code == forwarding.NOT_LED:
+            self._registry.detach((consumer.queue,), self.channel)
+        elif consumer is not None:
+            # As in RabbitMQ. Another client's exclusive consumer, for example, was faster at the next leader.
+            self.channel.consumer_cancelled(consumer)
+
     def _closed_by_leader(self, payload: bytes) -> None:
-        """Handle a close by the leader: the client's method is refused, or this node does not lead the queue."""
+        """Handle a close by the leader: the client's node did something wrong, or the leader cannot go on."""
         self._link.send(forwarding.channel_close_ok(self.number))
         if self._is_closed:
             # Both sides closed it at once: its number is free after the leader's answer.
@@ -458,25 +493,18 @@ class RemoteChannel:
         end = 7 + payload[6]
         text = payload[7:end].decode(errors="replace")
         method = int.from_bytes(payload[end : end + 4], "big")
+        asked = self._asked
         if code == forwarding.NOT_LED:
-            if self._asked is not None:
+            # A leader of a build from before 2026-11-30 closes the channel where others refuse the method.
+            if asked is not None:
+                self._asked = None
                 self._registry.ask_again(self.channel)
-            self.lost(again=False)
-            return
-        refused = self._expected[0][1] if self._expected else None
-        if isinstance(refused, _Registration) and method == _CONSUME:
-            # As in RabbitMQ. Another client's exclusive consumer, for example, was faster at the next leader.
-            self._cancelled(refused.tag)
             self.lost()
             return
-        asked = self._asked
         # This error is the outcome for waiting transactions, rather than the loss of the leader.
         self._settled.clear()
         self._end()
-        name, _, reason = text.partition(" - ")
-        known = code in NAMES and name == NAMES[code]
-        error = Fault(code if known else 541, reason if known else text)
-        self.channel.connection.fail(error, self.channel.number, method)
+        self.channel.connection.fail(_fault(code, text), self.channel.number, method)
         if asked is not None:
             self.channel.connection.answered()
 
@@ -508,15 +536,15 @@ class RemoteChannel:
         """
         self.settle(REQUEUE, first, first + count)
 
-    def lost(self, *, again: bool = True) -> None:
-        """Ask again, and register consumers anew, because the leader is gone or has closed the channel."""
+    def lost(self) -> None:
+        """Ask again, and register consumers anew, because the leader is gone."""
         if self._is_over:
             return
         asked, sources = self._asked, list(self.ports.values())
         self._is_over = True
         self._registry.detach(sources, self.channel)
         self._end()
-        if asked is not None and again:
+        if asked is not None:
             self.channel.connection.repeat()
 
     def close(self) -> None:
@@ -546,6 +574,13 @@ class RemoteChannel:
         self._registry.ended(self)
         if self.channel.remote_channels.get(self._link.leader) is self:
             del self.channel.remote_channels[self._link.leader]
+
+
+def _fault(code: int, text: str) -> Fault:
+    """The fault of a client, as its leader names it."""
+    name, _, reason = text.partition(" - ")
+    is_known = code in NAMES and name == NAMES[code]
+    return Fault(code if is_known else 541, reason if is_known else text)
 
 
 def _not_active(consumer: ChannelConsumer) -> None:
