@@ -145,6 +145,30 @@ def test_a_super_stream_that_cannot_be_made_takes_nothing_of_anothers_with_it(
 
 
 @pytest.mark.parametrize(
+    ("nodes", "given", "locator"),
+    [
+        (["n1"], None, None),
+        (["n1", "n2"], None, "balanced"),
+        (["n1", "n2"], "client-local", "client-local"),
+    ],
+)
+def test_partitions_of_a_super_stream_spread_over_a_clusters_nodes(
+    between: Between, node: FakeNode, nodes: list[str], given: str | None, locator: str | None
+) -> None:
+    session = between.session()
+    answer = session.api.get
+    session.api.get = lambda *path: nodes if path == ("nodes",) else answer(*path)  # type: ignore[method-assign]
+    add_super_stream.action(session, "s", 2, leader_locator=given)
+    found = [node.broker.queues["/", f"s-{number}"].definition.arguments for number in range(2)]
+    assert [each.get("x-queue-leader-locator") for each in found] == [locator] * 2
+
+
+def test_a_super_stream_has_partitions_or_binding_keys(between: Between) -> None:
+    with pytest.raises(CtlError, match="give --partitions or --binding-keys, not both"):
+        add_super_stream.action(between.session(), "s", 2, "eu,us")
+
+
+@pytest.mark.parametrize(
     ("arguments", "ends", "is_one"),
     [
         ({"x-super-stream": True}, ["stream", "classic"], True),

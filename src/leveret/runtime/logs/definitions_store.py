@@ -39,6 +39,7 @@ COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """A smaller log is read in well under a second and not compacted."""
 COMPACT_RATIO: Final = 4
 """The ratio of the log's size to its live entities' from which on it is compacted."""
+_READ_BYTES: Final = 1024 * 1024
 _ACCESS: Final = ("users", "permissions", "topic_permissions")
 RELOG_AT_ONCE: Final = 512
 """The live entities that are logged again with one append: about 3 ms of the event loop."""
@@ -100,6 +101,22 @@ class DefinitionsStore:
                     str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
                 ) from None
         return changes
+
+    def former_queues(self) -> Iterator[d.Queue]:
+        """Yield all queues that the log defines, also deleted ones; a compaction removes these.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        offset = self._log.first_offset
+        while offset < self._log.next_offset:
+            for chunk in self._log.read(offset, _READ_BYTES, check=True):
+                offset = chunk.header.next_offset
+                if chunk.header.type != ChunkType.TRACKING:
+                    for entry in split_entries(chunk.data):
+                        change = decode_change(entry)
+                        if isinstance(change, Put) and isinstance(change.entity, d.Queue):
+                            yield change.entity
 
     def restore(self, broker: Broker) -> None:
         """Give an empty broker everything in the log."""

@@ -552,6 +552,14 @@ class Node:
         queues = self._definitions.definitions.by_kind["queues"].values()
         return [queue for queue in queues if isinstance(queue, d.Queue) and queue.epoch in epochs]
 
+    def former_queues(self) -> Iterator[d.Queue]:
+        """Yield the definitions of all queues in the definitions' log, also of deleted ones.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self._definitions.former_queues()
+
     @property
     def definitions_end(self) -> int:
         """The offset up to which the definitions are on disk."""

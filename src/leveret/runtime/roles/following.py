@@ -17,7 +17,7 @@ from typing import Any, Final
 from leveret.config import Config
 from leveret.config.uris import NodeUri
 from leveret.model.errors import Corrupt, LeveretError, StorageError
-from leveret.runtime.logs.log_store import is_gone
+from leveret.runtime.logs.log_store import is_gone, log_name_of
 from leveret.runtime.node.node import Node, settle_process
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.needed_tasks import ends_process
@@ -209,8 +209,13 @@ class FollowerRole(CopyOwner):
         quarantine.add(name, at)
         quarantine.finish()
 
-    def _quarantine(self, leader: ProvenLeader) -> Quarantine:
-        """The quarantine of records that this node has and the leader lacks."""
+    def _quarantine(
+        self, leader: ProvenLeader, queue_of: Callable[[str], tuple[str, str] | None] | None = None
+    ) -> Quarantine:
+        """The quarantine of records that this node has and the leader lacks.
+
+        `queue_of` returns the queue of a log, by default from the present definitions.
+        """
         identity = self._identity.identity
         join = DivergentReport.begun(
             clock_ms(),
@@ -220,7 +225,7 @@ class FollowerRole(CopyOwner):
             leader_id=leader.node_id,
             leader_uri=leader.uri or str(self.uri),
         )
-        return Quarantine(self.node.data_dir, join, self.node.queue_of)
+        return Quarantine(self.node.data_dir, join, queue_of or self.node.queue_of)
 
     def joined(self, leader: ProvenLeader) -> None:
         """Record that this node has the leader's data alone."""
@@ -274,7 +279,10 @@ class FollowerRole(CopyOwner):
             uri=self._own.own_uri(),
         )
         await self.inbound.stop()
-        quarantine = self._quarantine(own)
+        # The records that are left out may be those of a queue that is deleted by now: to undo that is a reason to go
+        # back.
+        former = {log_name_of(queue): queue.key for queue in self.node.former_queues()}
+        quarantine = self._quarantine(own, former.get)
         await self.delaying.finish(until_ms, quarantine)
         report = quarantine.finish()
         return report.id if report is not None else None

@@ -55,6 +55,8 @@ def test_after_a_restart_the_definitions_are_the_changes_applied_in_order(
         again = opened(directory / "definitions")
         assert again.definitions.by_kind == expected.by_kind
         assert again.next_offset == sum(map(len, batches))
+        puts = [change.entity for batch in batches for change in batch if isinstance(change, d.Put)]
+        assert list(again.former_queues()) == [entity for entity in puts if isinstance(entity, d.Queue)]
         again.close()
 
 

@@ -15,6 +15,7 @@ from leveret.cli.commands.columns import chosen
 from leveret.cli.completion import queues
 from leveret.cli.output.values import MessageLine, Table
 from leveret.core.rules.super_streams import PARTITION_ORDER, SUPER_STREAM, is_super_stream
+from leveret.model.locators import BALANCED
 
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
@@ -24,6 +25,7 @@ _DURATION: Final = re.compile(
     r"P(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?"
 )
 _DIGITS_MAX: Final = 20
+_PARTITIONS: Final = 3
 _UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS_S: Final = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
 _CONNECTION: Final = (
@@ -216,7 +218,9 @@ def set_stream_retention_policy(
 def add_super_stream(
     ctl: Session,
     name: SuperStream,
-    partitions: Annotated[int, Option(min=1, max=1000, help="Number of streams, for routing by hash.")] = 3,
+    partitions: Annotated[
+        int | None, Option(min=1, max=1000, help="Number of streams, for routing by hash; 3 by default.")
+    ] = None,
     binding_keys: Annotated[
         str,
         Option("--binding-keys", "--routing-keys", help="Routing keys of the streams, separated by commas."),
@@ -229,7 +233,11 @@ def add_super_stream(
         str | None, Option("--stream-max-segment-size-bytes", help="Size of a segment, as 500mb.")
     ] = None,
     leader_locator: Annotated[
-        str | None, Option(help="Leaders of the streams: client-local, balanced, random or least-leaders.")
+        str | None,
+        Option(
+            help="Leaders of the streams: client-local, balanced, random or least-leaders. "
+            "In a cluster balanced by default."
+        ),
     ] = None,
     initial_cluster_size: Annotated[
         int | None, Option(min=1, help="Number of nodes that have a copy of each stream.")
@@ -239,7 +247,13 @@ def add_super_stream(
     need_vhost(ctl)
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
         raise CtlError(exits.SOFTWARE, f"there is already {_A['exchange']} named {name}")
-    keys = [key for key in binding_keys.split(",") if key] or [str(number) for number in range(partitions)]
+    keys = [key for key in binding_keys.split(",") if key]
+    if keys and partitions is not None:
+        raise CtlError(exits.USAGE, "give --partitions or --binding-keys, not both: each key has a stream")
+    keys = keys or [str(number) for number in range(partitions or _PARTITIONS)]
+    if leader_locator is None and len(ctl.api.get("nodes")) > 1:
+        # As by the stream protocol: partitions are there to spread the work over the nodes.
+        leader_locator = BALANCED
     wanted: dict[str, Any] = {
         "x-queue-type": "stream",
         "x-max-length-bytes": _bytes(max_length_bytes),
