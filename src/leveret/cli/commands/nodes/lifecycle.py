@@ -20,6 +20,7 @@ from leveret.cli.output.values import MessageLine
 from leveret.model.whole_number import whole_number
 
 _POLL_S: Final = 0.1
+_SUSPENDED: Final = "suspended"
 _START_TIMEOUT_S: Final = 300
 _STOP_TIMEOUT_S: Final = 300
 _WAIT_TIMEOUT_S: Final = 10
@@ -49,6 +50,10 @@ def is_booting(ctl: Session) -> MessageLine:
 @command("Checking if Leveret is running on node {node} ...", "check_running")
 def check_running(ctl: Session) -> MessageLine:
     """Exit with status 0 if the node is fully started, else with 69."""
+    if ctl.api.get("replication", "node")["role"] == _SUSPENDED:
+        raise CtlError(
+            exits.UNAVAILABLE, f"node {ctl.node} has no lease in etcd, and serves no client until it has one"
+        )
     return MessageLine(
         f"Leveret on node {ctl.node} is fully booted and running", {"result": "ok", "node": ctl.node}
     )

@@ -62,12 +62,23 @@ _PROTOCOLS: Final = {
 
 
 async def check_alarms(call: Call) -> Response:
-    """Check the local alarms of all nodes that answer, and that each queue of the cluster has a leader."""
+    """Check the local alarms of all nodes that answer, and that each queue of the cluster has a leader.
+
+    A node without a lease knows of no other node.
+    """
+    if suspension := _suspension(call):
+        return _failed(suspension, {})
     alarms, queues = _alarms(call), await _queue_alarms(call) + _queues_without_leader(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
         queues += [each for each in part.document.get("queues", []) if each not in queues]
     return _alarmed(alarms, queues)
+
+
+def _suspension(call: Call) -> str:
+    """A sentence about a node of a cluster that has no lease; empty for any other node."""
+    status = call.node.replication.status()
+    return standing(status) if status["role"] == SUSPENDED else ""
 
 
 def _alarms(call: Call) -> list[dict[str, str]]:
@@ -228,10 +239,11 @@ def _loses_quorum(queue: Queue, placed: QueuePlacement, me: str) -> bool:
 async def check_safe_to_stop(call: Call) -> Response:
     """Check that no queue, stream or follower would lack a copy, a majority or a home if this node stopped.
 
-    Of a node alone the queues do not matter: they are down while it is stopped, wherever it is stopped.
+    Of a node alone the queues do not matter: they are down while it is stopped, wherever it is stopped. A node without a
+    lease leads none.
     """
     dangers = follower_dangers(call.node.replication.status())
-    if not _is_single(call):
+    if not (_is_single(call) or _suspension(call)):
         dangers = [*_queue_dangers(call), *dangers]
     if dangers:
         found = [

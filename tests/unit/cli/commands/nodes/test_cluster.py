@@ -283,6 +283,15 @@ def test_a_node_that_may_not_be_stopped_is_told(
     assert ctl("check_if_node_is_quorum_critical")[0] == 0
 
 
+def test_a_node_without_a_lease_does_not_run_and_may_be_stopped(trio: Trio, ctl: Ctl) -> None:
+    trio.declare("q", A)
+    assert ctl("check_running")[0] == 0
+    trio.nodes[A].replication.role = "suspended"
+    suspended = f"node {A} has no lease in etcd, and serves no client until it has one"
+    assert failure(ctl, "check_running") == (69, suspended)
+    assert ctl("check_if_safe_to_stop")[0] == 0
+
+
 def test_what_would_lack_something_is_named_before_a_node_is_stopped_or_drained(
     trio: Trio, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
