@@ -88,14 +88,26 @@ def rebuild(
     Raises:
         CtlError: see runtime.cluster.rebuilding; the text has the reason.
     """
+    copies = [_described(file) for file in files]
     try:
-        copies = [msgspec.json.decode(file.read_bytes(), type=DescribedCopy) for file in files]
         with _failures_reported():
             config = _of_a_member(settings)
             found = asyncio.run(rebuilding.rebuild(config, data_dir, copies, dry_run=dry_run, force=force))
-    except (OSError, msgspec.DecodeError) as error:
-        raise CtlError(exits.DATA, f"a file is no description of a copy: {error}") from None
+    except OSError as error:
+        raise CtlError(exits.DATA, f"the cluster cannot be rebuilt: {error}") from None
     return [_row(queue) for queue in found.queues]
+
+
+def _described(file: Path) -> DescribedCopy:
+    """The description in a file of `describe_copy`.
+
+    Raises:
+        CtlError: there is none.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=DescribedCopy)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CtlError(exits.DATA, f"{file} is no description of a copy: {error}") from None
 
 
 def _row(queue: RebuiltQueue) -> dict[str, Any]:

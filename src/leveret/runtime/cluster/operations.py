@@ -330,9 +330,12 @@ class ClusterCommands:
         able.sort(key=lambda node: (led[node, STREAM], node))
         chosen = preferred or next(iter(able), "")
         if chosen not in able:
-            others = ", ".join(able) or "none"
-            asked = f"node '{preferred}' has no synchronised replica of {where}" if preferred else where
-            raise PreconditionFailed(f"{asked}: other nodes with a synchronised one that run: {others}")
+            if not able:
+                raise PreconditionFailed(f"no other node that runs has a synchronised replica of {where}")
+            raise PreconditionFailed(
+                f"node '{preferred}' has no synchronised replica of {where}, or does not run; "
+                f"these nodes have one: {', '.join(able)}"
+            )
         if not await self._parts.placement_controller.move(key, chosen):
             raise PreconditionFailed(f"the placement of {where} is changing: try again")
         return chosen

@@ -239,8 +239,8 @@ def _loses_quorum(queue: Queue, placed: QueuePlacement, me: str) -> bool:
 async def check_safe_to_stop(call: Call) -> Response:
     """Check that no queue, stream or follower would lack a copy, a majority or a home if this node stopped.
 
-    Of a node alone the queues do not matter: they are down while it is stopped, wherever it is stopped. A node without a
-    lease leads none.
+    Of a node alone the queues do not matter: they are down while it is stopped, wherever it is stopped. A node without
+    a lease leads none.
     """
     dangers = follower_dangers(call.node.replication.status())
     if not (_is_single(call) or _suspension(call)):
