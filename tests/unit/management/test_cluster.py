@@ -597,14 +597,6 @@ def test_a_node_is_not_safe_to_stop_without_which_a_queue_or_a_follower_lacks_so
     assert trio.get(B, path) == {"status": "ok"}
 
 
-def test_a_node_without_a_lease_leads_nothing_and_knows_of_no_other_node(trio: Trio) -> None:
-    trio.declare("plain", A)
-    trio.nodes[A].replication.role = "suspended"
-    assert trio.get(A, "/api/health/checks/node-is-safe-to-stop") == {"status": "ok"}
-    failed = trio.at(A).get("/api/health/checks/alarms")
-    assert (failed.status_code, "has no lease in etcd" in failed.json()["reason"]) == (503, True)
-
-
 def test_an_alarm_of_any_node_is_one_of_the_cluster(trio: Trio) -> None:
     trio.nodes[B].alarms.set_memory(Watermark(bytes_=1))
     trio.nodes[B].alarms.probe()

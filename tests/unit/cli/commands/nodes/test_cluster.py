@@ -283,12 +283,13 @@ def test_a_node_that_may_not_be_stopped_is_told(
     assert ctl("check_if_node_is_quorum_critical")[0] == 0
 
 
-def test_a_node_without_a_lease_does_not_run_and_may_be_stopped(trio: Trio, ctl: Ctl) -> None:
+def test_a_node_without_a_lease_does_not_serve_and_may_be_stopped(trio: Trio, ctl: Ctl) -> None:
     trio.declare("q", A)
     assert ctl("check_running")[0] == 0
     trio.nodes[A].replication.role = "suspended"
     suspended = f"node {A} has no lease in etcd, and serves no client until it has one"
     assert failure(ctl, "check_running") == (69, suspended)
+    assert failure(ctl, "check_alarms")[0] == 69
     assert ctl("check_if_safe_to_stop")[0] == 0
 
 
