@@ -39,6 +39,7 @@ def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: 
     assert forwarding.decode_credit(payload(forwarding.credit(7, octets, count))) == (octets, count)
     assert forwarding.decode_tag(payload(forwarding.moved(7, octets))) == octets
     assert forwarding.decode_tag(payload(forwarding.active(7, octets))) == octets
+    assert forwarding.decode_refused(payload(forwarding.refused(7, count, 399, name))) == (count, 399, name)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,12 @@ def test_what_is_no_method_is_refused_and_nothing_else_happens(
         return
     with pytest.raises(SyntaxFault):
         decode(begin + rest + b"\0")
+
+
+@pytest.mark.parametrize("size", range(6))
+def test_a_refusal_has_a_method_and_a_code(size: int) -> None:
+    with pytest.raises(SyntaxFault):
+        forwarding.decode_refused(forwarding.REFUSED + bytes(size))
 
 
 def test_methods_of_amqps_are_what_every_client_would_send() -> None:

@@ -463,8 +463,9 @@ class RemoteChannel:
 
         The leader may not lead the queue, or not yet: the method is repeated in a while.
         """
-        if not self._expected:
-            raise PeerError("a method is refused where nothing was asked")
+        # The first answer to a method has the next id.
+        if not self._expected or (method + 1).to_bytes(4, "big") not in self._expected[0].methods:
+            raise PeerError(f"method {method:08x} is refused where something else was asked")
         refused = self._expected.popleft()
         consumer = self.consumers.get(refused.tag)
         if consumer is not None:

@@ -6,6 +6,8 @@ import pytest
 from pamqp import commands
 
 from leveret.core.queues.queue import Queue
+from leveret.model.errors import PeerError
+from leveret.wire import forwarding
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.forwarding.sites import Client, Cluster
 
@@ -81,3 +83,17 @@ def test_what_a_client_has_of_other_queues_stays_when_a_registration_is_refused(
     client.send(B.Ack(2, True))
     cluster.settle()
     assert cluster["c"].queue("work").message_count == 0
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_refusal_of_a_method_that_was_not_asked_ends_the_link(asks: bool) -> None:
+    cluster = Cluster.with_queue("a", "b")
+    client = Client(cluster["a"])
+    client.send(B.Consume(queue="q", consumer_tag="x"))
+    cluster.settle()
+    [link] = cluster.links
+    [number] = link.leader_client.channels
+    if asks:
+        client.send(B.Get(queue="q"))
+    with pytest.raises(PeerError, match="003c0014 is refused where something else was asked"):
+        link.leader_client.receive(forwarding.refused(number, 0x003C0014, 404, "NOT_FOUND - no queue"))
