@@ -71,8 +71,8 @@ mutants: setup-test  ## put faults into a copy of the product, one at a time, an
 
 # Forks of one process share these, too. None has a process that writes, so what is captured are Python's own streams, which
 # takes no file.
-test-fast: setup-test  ## the tests that start no process, property tests with fewer examples
-	@$(PYTEST) -p tests.forked -p tests.no_processes --capture sys -m "not process and not story and not torture and not fuzz and not oracle" \
+test-fast: setup-test  ## the tests that start no process and take no second, property tests with fewer examples
+	@$(PYTEST) -p tests.forked -p tests.no_processes --capture sys -m "not process and not long and not story and not torture and not fuzz and not oracle" \
 		tests/unit tests/tools $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness, links of the documents

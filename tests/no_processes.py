@@ -1,6 +1,6 @@
 """A plugin of `make test-fast`: a test without the marker `process` that starts one fails, and names it.
 
-Property tests take an eighth of their examples, the first ones of `make test`.
+Property tests take a sixteenth of their examples, the first ones of `make test`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings, stateful
 
-EXAMPLES_MIN: Final = 5
+EXAMPLES_MIN: Final = 4
 STARTS: Final[tuple[tuple[type | ModuleType, str], ...]] = (
     (subprocess.Popen, "__init__"),
     *((os, name) for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system")),
@@ -41,9 +41,9 @@ def _refuse(where: type | ModuleType, name: str) -> None:
 
 
 def _fewer(asked: settings | None) -> settings:
-    """The settings of a property test, with an eighth of the examples."""
+    """The settings of a property test, with a sixteenth of the examples."""
     asked = asked or settings()
-    return settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 8))
+    return settings(asked, max_examples=max(EXAMPLES_MIN, asked.max_examples // 16))
 
 
 def pytest_configure() -> None:

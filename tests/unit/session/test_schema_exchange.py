@@ -176,6 +176,7 @@ def test_ten_changes_among_20000_entities_cost_less_than_10_kb(entities: list[An
     assert_knows(following, upstream)
 
 
+@pytest.mark.long
 def test_a_large_schema_comes_in_parts_and_they_are_small(entities: list[AnyEntity]) -> None:
     upstream, following = Upstream(definitions(*entities)), SchemaFollower(Definitions(), "down")
     cost = upstream.report(following)

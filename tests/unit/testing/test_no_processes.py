@@ -1,4 +1,4 @@
-"""tests.no_processes: every kind of property test takes an eighth of its examples, and no test starts a process."""
+"""tests.no_processes: every kind of property test takes a sixteenth of its examples, and no test starts a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 taken = Counter()
-many = settings(max_examples=160, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=320, deadline=None, suppress_health_check=list(HealthCheck))
 
 def machine(name):
     class Machine(RuleBasedStateMachine):
@@ -53,7 +53,7 @@ def test_starts():
 """
 
 
-def test_property_tests_take_an_eighth_and_a_process_is_refused(tmp_path: Path) -> None:
+def test_property_tests_take_a_sixteenth_and_a_process_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (tmp_path / "test_it.py").write_text(TESTS)
     plugins = ["-p", "tests.no_processes", "-p", "_hypothesis_pytestplugin"]

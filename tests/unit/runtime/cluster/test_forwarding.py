@@ -229,6 +229,7 @@ async def test_a_leader_that_ends_each_link_at_once_is_dialled_again_after_a_pau
 
 
 @pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.story)])
+@pytest.mark.long
 async def test_links_that_end_while_messages_are_published_lose_and_double_nothing(count: int) -> None:
     async with sites(QUEUE) as (here, there):
         bodies = [b"%06d" % number for number in range(count)]

@@ -117,6 +117,7 @@ class Contest:
         self.etcd.go_on()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(8))
 def test_one_leads_at_a_time_in_an_epoch_of_its_own_whatever_becomes_of_etcd(
     monkeypatch: pytest.MonkeyPatch, number: int

@@ -194,6 +194,7 @@ async def test_definitions_that_the_disk_refuses_are_tried_again_once_in_a_while
 
 @pytest.mark.parametrize("way", ["fanout", "commit"])
 @pytest.mark.parametrize("refused", [None, 0, 150, 299], ids=lambda at: f"refused-{at}")
+@pytest.mark.long
 async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_when_all_have_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch, way: str, refused: int | None
 ) -> None:

@@ -118,6 +118,7 @@ def ways() -> list[Any]:
 
 
 @pytest.mark.parametrize("durability", ["fsync", pytest.param("os", marks=pytest.mark.story)])
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize(("kind", "way"), ways())
 async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(

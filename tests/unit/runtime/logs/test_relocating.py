@@ -72,6 +72,7 @@ def publish(store: Store, bodies: list[bytes]) -> list[int]:
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
 @pytest.mark.parametrize("kind", KINDS, ids=["classic", "quorum", "priority"])
+@pytest.mark.long
 def test_one_message_that_is_never_acked_pins_no_disk(
     tmp_path: Path, kind: dict[str, Any], *, durable: bool
 ) -> None:
@@ -121,6 +122,7 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
 
 @pytest.mark.parametrize("kind", KINDS, ids=["classic", "quorum", "priority"])
 @pytest.mark.parametrize("seed", seeds(12, each_time=3))
+@pytest.mark.long
 def test_whatever_is_settled_in_whatever_order_all_else_stays_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], seed: int
 ) -> None:

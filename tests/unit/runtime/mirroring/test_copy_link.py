@@ -151,6 +151,7 @@ async def test_what_cannot_be_written_is_told_before_anything_is_acked_and_nothi
     link.stop()
 
 
+@pytest.mark.long
 async def test_a_disk_that_takes_small_records_only_is_not_tried_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -357,6 +357,7 @@ async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_noth
     assert describe == [0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_automatic", [False, True])
 async def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins(
     tmp_path: Path, is_automatic: bool

@@ -71,6 +71,7 @@ def in_one_call(seconds: float) -> None:
     sum(range(max(1, int(1_000_000 * seconds / (time.thread_time() - began)))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("busy", [busy_for, in_one_call])
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_long_step_that_begins_and_ends_between_two_slow_beats_is_measured_and_named(

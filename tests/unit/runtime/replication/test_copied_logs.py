@@ -160,6 +160,7 @@ def is_at_rest(leader: MirroringNode) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(6, each_time=2))
+@pytest.mark.long
 async def test_a_follower_takes_cuts_resets_and_segments_in_front_of_single_logs(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +254,7 @@ def has_acked(leader: LeaderSite) -> bool:
 
 @pytest.mark.parametrize("is_linked", [True, False], ids=["linked", "before the next link"])
 @pytest.mark.parametrize("kind", [FollowerSite, DelayedSite], ids=["follower", "delayed"])
+@pytest.mark.long
 async def test_segments_that_the_node_gets_again_after_the_join_stay(
     tmp_path: Path, kind: type[FollowerSite], is_linked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ async def upset(leader: MirroringNode, follower: DelayedSite) -> DelayedSite:
 
 
 @pytest.mark.parametrize("seed", seeds(6, each_time=2))
+@pytest.mark.long
 async def test_it_can_be_what_the_node_was_at_every_time(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

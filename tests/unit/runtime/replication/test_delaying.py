@@ -91,6 +91,7 @@ def assert_has_all(follower: Path, leader: Path) -> None:
     assert all(each.endswith(NOT_DROPPED) for each in found.behind), found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [1, 3, *(pytest.param(each, marks=pytest.mark.story) for each in (0, 2, 4, 5))]
 )
@@ -304,6 +305,7 @@ async def test_a_follower_stops_in_a_join_though_its_disk_has_failed(
 
 
 @pytest.mark.parametrize("seed", seeds(3, each_time=2))
+@pytest.mark.long
 def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int) -> None:
     async def scenario(disk: SimulatedDisk) -> None:
         dice = random.Random(seed)

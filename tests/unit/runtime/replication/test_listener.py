@@ -210,6 +210,7 @@ async def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing
     gc.collect()
 
 
+@pytest.mark.long
 async def test_two_followers_that_are_copies_of_one_do_not_send_each_other_away_without_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,6 +82,7 @@ async def test_a_log_whose_kept_files_are_gone_is_named_before_anything_is_chang
 
 
 @pytest.mark.parametrize("seed", seeds(2, each_time=1))
+@pytest.mark.long
 async def test_broken_off_at_any_change_it_is_gone_on_with(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

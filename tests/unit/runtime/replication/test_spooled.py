@@ -133,6 +133,7 @@ async def started(directory: Path, apply_delay_ms: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(2, each_time=1))
+@pytest.mark.long
 async def test_each_time_of_the_spool_can_be_gone_back_to(tmp_path: Path, seed: int) -> None:
     moments = await old_data(tmp_path, seed)
     directory = tmp_path / "follower"
@@ -150,6 +151,7 @@ async def test_without_a_delay_all_of_it_is_applied(tmp_path: Path) -> None:
     assert not (tmp_path / "follower" / "delayed").exists()
 
 
+@pytest.mark.long
 async def test_killed_at_any_change_it_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

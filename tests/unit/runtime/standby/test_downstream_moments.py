@@ -70,6 +70,7 @@ def recovered(manifest: Manifest, broker: FakeBroker, at_ms: int | None = None) 
 
 
 @pytest.mark.parametrize("seed", seeds(6, each_time=2))
+@pytest.mark.long
 async def test_every_moment_has_each_message_once_however_often_the_queue_was_collected_anew(
     directory: Path, seed: int
 ) -> None:
@@ -97,6 +98,7 @@ async def test_every_moment_has_each_message_once_however_often_the_queue_was_co
 
 
 @pytest.mark.parametrize("seed", seeds(6, each_time=2))
+@pytest.mark.long
 async def test_one_recovery_after_the_other_brings_each_message_once_however_often_it_was_collected_anew(
     directory: Path, seed: int
 ) -> None:

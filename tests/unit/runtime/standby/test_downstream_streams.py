@@ -234,6 +234,7 @@ def run(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("arguments", [KEPT, LIMITED], ids=["whole", "begin-taken"])
+@pytest.mark.long
 @pytest.mark.parametrize("looked_at", [False, True])
 async def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
     directory: Path, arguments: dict[str, Any], looked_at: bool

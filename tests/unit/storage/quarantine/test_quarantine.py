@@ -311,6 +311,7 @@ def killed_before(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("at", "stride"), [(0, 3), (4, 1), (6, 3)])
 def test_no_chunk_is_lost_or_doubled_whenever_the_node_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, stride: int

@@ -53,6 +53,7 @@ def _fail(dispatch: Callable[[int, int], None], now_ms: int, elapsed_ms: int) ->
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.story)])
+@pytest.mark.long
 def test_a_quorum_queue_that_meets_a_bug_goes_on_at_a_mirror_with_everything_that_was_confirmed(
     seed: int, tmp_path: Path
 ) -> None:
