@@ -22,7 +22,7 @@ from leveret.runtime.node.node import Node, settle_process
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.replication.applier import Applier, CopyOwner
-from leveret.runtime.replication.delaying import Delaying, follower_data
+from leveret.runtime.replication.delaying import ALL_MS, Delaying, follower_data
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.roles import passive_node
@@ -280,8 +280,9 @@ class FollowerRole(CopyOwner):
         )
         await self.inbound.stop()
         # The records that are left out may be those of a queue that is deleted by now: to undo that is a reason to go
-        # back.
-        former = {log_name_of(queue): queue.key for queue in self.node.former_queues()}
+        # back. Otherwise none is left out, and the definitions' log need not be read.
+        former_queues = self.node.former_queues() if until_ms < ALL_MS else ()
+        former = {log_name_of(queue): queue.key for queue in former_queues}
         quarantine = self._quarantine(own, former.get)
         await self.delaying.finish(until_ms, quarantine)
         report = quarantine.finish()
