@@ -7,8 +7,8 @@ If each node has its own archive, a new owner has no data yet, and the previous 
 node stays the *holder*: while it runs it follows the vhost as well, and a promotion recovers from its archive, until
 the new owner has all records of the upstream. So transferred data survive every move, and every absence of a node that
 comes back. What owners transferred while the holder was away may be in their archives alone: they are *beside* it,
-until one archive has everything. If the nodes share an archive, there is no holder: a new owner goes on where the
-archive stands.
+until one archive has everything. A holder whose owner has caught up is beside it as well, for it went on until it read
+that. If the nodes share an archive, there is no holder: a new owner goes on where the archive stands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         holder: the node whose archive has its data until the owner's has; empty once it has.
         claimed: the last term in which an owner began to transfer into the archive that the present one uses; 0 before
             that.
-        beside: the nodes that transferred it, as owners, while another one was the holder.
+        beside: the nodes that transferred it at the same time as the recoverer, or while that was away.
         origins: by outgoing log of the upstream (`wire.log_name`), its id, of those with records in the archive that a
             promotion recovers, as far as they are known. No other archive takes another log for one of them.
     """
@@ -67,6 +67,11 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.holder and self.node not in beside:
             beside = (*beside, self.node)
         return msgspec.structs.replace(self, claimed=self.term, beside=beside)
+
+    def takes_over(self) -> VhostOwner:
+        """Return the record once the owner has what a running holder has: the holder transfers no more from here on."""
+        beside = (*self.beside, *({self.holder} - {*self.beside}))
+        return msgspec.structs.replace(self, holder="", beside=beside, origins={})
 
     def has_all(self) -> VhostOwner:
         """Return the record once the owner's archive has everything that any archive has; it notes its origins then."""

@@ -30,9 +30,9 @@ async def check_other_archives(parts: SiteParts, vhost: str, owner: VhostOwner) 
     for other in owner.others:
         if other not in parts.site.running:
             raise PreconditionFailed(
-                f"vhost '{vhost}': node {other}, which transferred it while node {owner.recoverer} was away, does not "
-                f"run, and may have later records than node {owner.recoverer}, from whose archive a recovery reads: "
-                f"start it. {_remedies(vhost, owner, other)}"
+                f"vhost '{vhost}': node {other}, which transferred it as well, does not run, and may have later "
+                f"records than node {owner.recoverer}, from whose archive a recovery reads: start it. "
+                f"{_remedies(vhost, owner, other)}"
             )
     await check_drained(parts, vhost, owner)
 
@@ -53,9 +53,9 @@ async def check_drained(parts: SiteParts, vhost: str, owner: VhostOwner) -> None
         if count := _later(here["logs"], there["logs"]):
             raise PreconditionFailed(
                 f"vhost '{vhost}': a recovery reads the archive of node {owner.recoverer}, whose newest record is of "
-                f"{_moment(here)}; node {other}, which transferred it while node {owner.recoverer} was away, has "
-                f"{count} records more, up to {_moment(there)}. If the upstream can be reached, connect it, and wait "
-                f"until standby_replication_status shows no lag. {_remedies(vhost, owner, other)}"
+                f"{_moment(here)}; node {other}, which transferred it as well, has {count} records more, up "
+                f"to {_moment(there)}. If the upstream can be reached, connect it, and wait until "
+                f"standby_replication_status shows no lag. {_remedies(vhost, owner, other)}"
             )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Protocol
@@ -291,10 +292,16 @@ class SiteMember:
             if owner is None or not (owner.holder or owner.others) or not self._is_claimed(owner):
                 continue
             [row] = self._own.transfer.rows([vhost])
-            if self._take_overs.is_done(owner.term, row, holder_runs=owner.holder in self.site.running):
+            if owner.holder in self.site.running:
+                if not self._take_overs.is_level(row):
+                    continue
+                await self.site.note(vhost, owner.takes_over())
+            elif self._take_overs.has_all(owner, row, time.monotonic()):
                 await self.site.note(vhost, owner.has_all())
-                if owner.holder:
-                    logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
+            else:
+                continue
+            if owner.holder:
+                logger.info("standby_vhost_taken_over vhost=%s from=%s", vhost, owner.holder)
 
     def _own_vhosts(self) -> list[str]:
         return [vhost for vhost in self._own.vhosts() if self._owned(vhost) is not None]

@@ -1,50 +1,64 @@
-"""Decides when a vhost's new owner has all data that the holder has, so that the owner no longer needs the holder."""
+"""Decides when a vhost's new owner has all data that other nodes have, so that it no longer needs them.
+
+A running holder continues its transfer until it reads that the owner has taken over. So the owner takes over once it
+has everything that the upstream has told of; what the holder, or a lost one, has beyond that is no more than what the
+upstream had as it ended. Under load more records always come: the ends in the first report after that suffice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-_HEARD_MS: Final = 1000
-"""A younger report of the upstream came after the loss of a holder: the limit is less than a lease."""
+from leveret.core.replication.vhost_owners import VhostOwner
+
+_ENDING_S: Final = 2.0
+"""A transfer has ended this time after its node's record changed: it looks each half second."""
+
+
+class _Alone(NamedTuple):
+    """An owner beside which no other node transfers, with the ends of the upstream's logs that it has to reach."""
+
+    case: tuple[int, str, tuple[str, ...]]
+    since_s: float
+    ends: dict[str, int] | None = None
 
 
 class TakeOvers:
-    """The vhosts that this node takes over, each with the ends of the upstream's logs that it has to reach.
-
-    A running holder continues its transfer, so the new owner needs every record. A lost holder has at most the records
-    that the upstream had at the loss. So under load, while more records always come, the ends in the first report after
-    the loss suffice.
-    """
+    """The vhosts that this node takes over. Times are of the monotonic clock; rows as in TransferSupervisor.rows."""
 
     def __init__(self) -> None:
         """Begin without vhosts."""
-        self._ends: dict[str, tuple[int, dict[str, int]]] = {}
+        self._alone: dict[str, _Alone] = {}
 
-    def is_done(self, term: int, row: Mapping[str, Any], *, holder_runs: bool) -> bool:
-        """Return whether this node has all data of a vhost that the holder has.
+    def is_level(self, row: Mapping[str, Any]) -> bool:
+        """Return whether the owner has all that the upstream has told of: it takes over from a running holder then."""
+        self._alone.pop(row["virtual_host"], None)
+        return _is_whole(row) and not row["lag_records"]
 
-        Args:
-            term: the term of this node's ownership.
-            row: the state of the vhost's transfer, see TransferSupervisor.rows.
-            holder_runs: whether the holder runs.
-        """
-        vhost = row["virtual_host"]
-        if row["state"] != "connected" or row["heard_ago_ms"] is None:
-            return False
-        if row["missing_records"] or row["missing_messages"] or row["error"]:
-            return False
-        if not row["lag_records"]:
-            self._ends.pop(vhost, None)
-            return True
-        if holder_runs:
-            self._ends.pop(vhost, None)
+    def has_all(self, owner: VhostOwner, row: Mapping[str, Any], now_s: float) -> bool:
+        """Return whether the owner, which transfers alone, has all that any other node has."""
+        vhost, case = row["virtual_host"], (owner.term, owner.holder, owner.beside)
+        alone = self._alone.get(vhost)
+        if alone is None or alone.case != case:
+            alone = self._alone[vhost] = _Alone(case, now_s)
+        if not _is_whole(row):
             return False
         logs = {each["node"]: each for each in row["nodes"]} or {"": row}
-        known, ends = self._ends.get(vhost, (0, {}))
-        if known != term:
-            if row["heard_ago_ms"] < _HEARD_MS:
-                ends = {name: each["transferred"] + each["lag_records"] for name, each in logs.items()}
-                self._ends[vhost] = term, ends
-            return False
-        return all(name in logs and logs[name]["transferred"] >= end for name, end in ends.items())
+        if alone.ends is None:
+            if now_s - row["heard_ago_ms"] / 1000 < alone.since_s + _ENDING_S:
+                return False
+            ends = {name: each["transferred"] + each["lag_records"] for name, each in logs.items()}
+            alone = self._alone[vhost] = alone._replace(ends=ends)
+        return all(
+            name in logs and logs[name]["transferred"] >= end for name, end in (alone.ends or {}).items()
+        )
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    """Return whether the upstream tells of its logs, and lacks none of their records."""
+    return (
+        row["state"] == "connected"
+        and row["heard_ago_ms"] is not None
+        and not (row["missing_records"] or row["missing_messages"] or row["error"])
+    )

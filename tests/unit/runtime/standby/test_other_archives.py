@@ -64,9 +64,7 @@ async def test_later_records_of_another_archive_are_counted(a: Logs, b: Logs, mo
         with pytest.raises(PreconditionFailed) as refusal:
             await check(parts, "v", OWNER)
         text = str(refusal.value)
-        assert (
-            f"node b, which transferred it while node a was away, has {more} records more, up to 1970" in text
-        )
+        assert f"node b, which transferred it as well, has {more} records more, up to 1970" in text
         assert "forget_cluster_node a" in text
         assert ("is of 1970-01-01T00:00:01.000" if a else "is of no time") in text
 

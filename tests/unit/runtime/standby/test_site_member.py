@@ -85,6 +85,7 @@ class Own:
             "missing_records": 0,
             "missing_messages": 0,
             "error": "",
+            "transferred": 9,
             "lag_records": 0,
         }
         return [{"virtual_host": vhost, "state": "connected", "nodes": [], **nothing} for vhost in vhosts]
@@ -127,7 +128,7 @@ def member(cluster: Cluster, own: Own) -> SiteMember:
 
 
 @pytest.mark.parametrize(
-    "owner", [VhostOwner("n1", 2), VhostOwner("n1", 2, holder="n2", claimed=2)], ids=["to claim", "whole"]
+    "owner", [VhostOwner("n1", 2), VhostOwner("n1", 2, holder="n2", claimed=2)], ids=["to claim", "level"]
 )
 async def test_a_record_that_goes_while_another_is_written_ends_nothing(
     cluster: Cluster, own: Own, member: SiteMember, owner: VhostOwner
@@ -275,13 +276,20 @@ async def test_what_a_promotion_recovers_from_another_archive_is_told(cluster: C
     assert member.taking_over(["mine", "new", "kept"]) == ["new"]
 
 
-async def test_an_owner_that_the_upstream_tells_of_no_more_records_leaves_nothing_beside_it(
-    cluster: Cluster, member: SiteMember
+async def test_an_owner_takes_over_from_a_running_holder_whose_last_records_may_be_in_its_archive_alone(
+    cluster: Cluster, member: SiteMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner again, after another one transferred while it was away."""
-    cluster.owners = {"v": VhostOwner("n1", 3, claimed=3, beside=("n2",))}
+    """The holder stored more until it read that, the upstream was lost, and nobody was told (returns 20360496)."""
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(site_member, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    cluster.owners = {"v": VhostOwner("n1", 3, holder="n2", claimed=3, beside=("n1",))}
+    cluster.meanwhile = lambda: cluster.owners.update(v=cluster.notes[-1])
+    for clock.now_s in (100.0, 100.5, 102.4):
+        await member._obey()
+        assert cluster.notes == [VhostOwner("n1", 3, claimed=3, beside=("n1", "n2"))]
+    clock.now_s = 102.6
     await member._obey()
-    assert cluster.notes == [VhostOwner("n1", 3, claimed=3)]
+    assert cluster.notes[1:] == [VhostOwner("n1", 3, claimed=3)]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +305,7 @@ async def test_a_promotion_is_refused_if_another_archive_has_more_and_nobody_was
     cluster.answers["status"] = {"vhosts": []}
     own.decided.promoting = PromotionAttempt(begun_ms=1, wanted=wanted) if is_begun else None
     if refused:
-        with pytest.raises(PreconditionFailed, match="gone, which transferred it while node n2 was away"):
+        with pytest.raises(PreconditionFailed, match="gone, which transferred it as well, does not run"):
             await member.check_promotion(wanted)
     else:
         await member.check_promotion(wanted)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.runtime.standby.take_over import TakeOvers
 
 
@@ -32,46 +34,90 @@ def row(
 
 
 @pytest.mark.parametrize(
+    ("told", "is_level"),
+    [
+        (row((9, 0)), True),
+        (row((9, 1)), False),
+        (row((9, 0), heard=None), False),
+        (row((9, 0), state="connecting"), False),
+        (row((9, 0), missing_records=1), False),
+        (row((9, 0), missing_messages=1), False),
+        (row((9, 0), error="the disk is full"), False),
+    ],
+    ids=[
+        "everything is here",
+        "a record is not",
+        "a silent upstream",
+        "a link that does not work",
+        "dropped records",
+        "dropped messages",
+        "an error",
+    ],
+)
+def test_an_owner_is_level_with_a_running_holder(told: dict[str, Any], is_level: bool) -> None:
+    assert TakeOvers().is_level(told) is is_level
+
+
+LOST = VhostOwner("b", 2, holder="a", claimed=2, beside=("b",))
+TAKEN = VhostOwner("b", 2, claimed=2, beside=("b", "a"))
+Step = tuple[float, VhostOwner, dict[str, Any], bool]
+
+
+@pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("everything is enough", [(1, row((9, 0)), True, True)]),
-        ("news of a silent upstream is not", [(1, row((9, 0), heard=None), False, False)]),
-        ("a link that does not work is not", [(1, row((9, 0), state="connecting"), False, False)]),
+        ("everything is enough", [(0, TAKEN, row((9, 0)), False), (3, TAKEN, row((9, 0)), True)]),
         (
-            "records that the upstream dropped are missing",
-            [(1, row((9, 0), missing_records=1), False, False)],
-        ),
-        (
-            "under load a holder that runs is ahead",
-            [(1, row((5, 5)), True, False), (1, row((50, 5)), True, False)],
-        ),
-        (
-            "of a lost holder what the upstream had after its loss is enough",
-            [(1, row((5, 5)), False, False), (1, row((9, 4)), False, False), (1, row((10, 6)), False, True)],
+            "what the upstream had at the end of the other transfer is enough",
+            [(0, LOST, row((5, 5)), False), (3, LOST, row((9, 4)), False), (4, LOST, row((13, 6)), True)],
         ),
         (
             "each log has to be that far",
             [
-                (1, row((5, 5), (0, 8)), False, False),
-                (1, row((30, 1), (7, 9)), False, False),
-                (1, row((30, 1), (8, 9)), False, True),
+                (0, LOST, row((1, 1), (0, 1)), False),
+                (3, LOST, row((5, 5), (0, 8)), False),
+                (4, LOST, row((30, 1), (7, 9)), False),
+                (5, LOST, row((30, 1), (8, 9)), True),
             ],
         ),
         (
-            "news from before the loss does not count",
-            [(1, row((5, 5), heard=1500), False, False), (1, row((20, 5)), False, False)],
+            "older reports do not count",
+            [(0, TAKEN, row((9, 0)), False), (3, TAKEN, row((9, 0), heard=1500), False)],
         ),
         (
-            "a holder that came back meanwhile is ahead again",
-            [(1, row((5, 5)), False, False), (1, row((6, 9)), True, False), (1, row((12, 9)), False, False)],
+            "reports of a link that does not work do not count",
+            [(0, TAKEN, row((9, 0)), False), (3, TAKEN, row((9, 0), state="connecting"), False)],
+        ),
+        (
+            "a link that fails meanwhile is waited for",
+            [
+                (0, TAKEN, row((5, 5)), False),
+                (3, TAKEN, row((5, 5)), False),
+                (4, TAKEN, row((10, 0), state="connecting"), False),
+                (5, TAKEN, row((10, 3)), True),
+            ],
         ),
         (
             "another term begins anew",
-            [(1, row((5, 5)), False, False), (2, row((12, 5)), False, False), (2, row((17, 5)), False, True)],
+            [
+                (0, LOST, row((9, 0)), False),
+                (3, VhostOwner("b", 4, holder="a", claimed=4, beside=("b",)), row((9, 0)), False),
+            ],
+        ),
+        (
+            "a holder that is lost after it was taken over begins nothing anew, and the logs' ids neither",
+            [(0, TAKEN, row((9, 0)), False), (3, replace(TAKEN, origins={"v": 7}), row((9, 0)), True)],
         ),
     ],
 )
-def test_a_take_over_is_done_when(name: str, steps: list[tuple[int, dict[str, Any], bool, bool]]) -> None:
+def test_a_take_over_is_done_when(name: str, steps: list[Step]) -> None:
     take_overs = TakeOvers()
-    for number, (term, told, holder_runs, done) in enumerate(steps):
-        assert take_overs.is_done(term, told, holder_runs=holder_runs) is done, (name, number)
+    for now_s, owner, told, done in steps:
+        assert take_overs.has_all(owner, told, now_s) is done, (name, now_s)
+
+
+def test_a_holder_that_came_back_meanwhile_is_ahead_again() -> None:
+    take_overs = TakeOvers()
+    assert not take_overs.has_all(LOST, row((9, 0)), 0.0)
+    assert not take_overs.is_level(row((9, 1)))
+    assert not take_overs.has_all(LOST, row((10, 0)), 3.0)
