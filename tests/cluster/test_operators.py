@@ -236,6 +236,22 @@ def test_a_node_whose_end_would_harm_a_queue_is_stopped_by_force_only(
     stopped.wait_ready()
 
 
+def test_other_nodes_lead_what_a_drained_node_led_once_the_command_ends(site: ClusterSite, ctl: Ctl) -> None:
+    drained = site.running[0]
+    site.set_policy("two", "^handed", {"ha-mode": "all", "ha-sync-mode": "automatic"}, at=drained)
+    names = {f"handed{number}" for number in range(20)}
+    for name in names:
+        fill(site, drained, name, count=1)
+    for name in names:
+        site.wait_synchronised(name, len(site.running) - 1)
+    # Forced: queues of other tests have no mirrors.
+    assert ctl(drained, "drain", "--force")[0] == 0
+    leaders = [row["node"] for row in site.api("GET", "queues", at=drained) if row["name"] in names]
+    assert len(leaders) == 20
+    assert drained.node not in leaders
+    assert ctl(drained, "revive")[0] == 0
+
+
 def shows_down(ctl: Ctl, node: SiteNode, queue: str) -> bool:
     rows = [line.split("\t") for line in ctl(node, "list_queues", "name", "state")[1].splitlines()]
     return [queue, "down"] in rows

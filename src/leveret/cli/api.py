@@ -127,9 +127,10 @@ class Api:
         headers = {b"if-none-match": b"*"} if is_new else _if_same(tag)
         self._send("PUT", parts, body=msgspec.json.encode(body), headers=headers)
 
-    def put_without_timeout(self, *parts: str, **query: str) -> Any:
+    def put_without_timeout(self, *parts: str, body: object = None, **query: str) -> Any:
         """Act, however long it takes; the JSON document of the answer."""
-        return _document(self._send("PUT", parts, query=query, timeout=_PATIENT))
+        sent = b"" if body is None else msgspec.json.encode(body)
+        return _document(self._send("PUT", parts, body=sent, query=query, timeout=_PATIENT))
 
     def put_text(self, *parts: str, text: str) -> None:
         """Create or replace from the operator's JSON; the node reports errors in it."""

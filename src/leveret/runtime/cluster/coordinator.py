@@ -106,11 +106,12 @@ class Coordinator:
         self._spawn(self._tick())
         await self._parts.schema_decisions.keep()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that ends with the node at the latest; its failure stops the node."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.remove(task)
@@ -200,7 +201,8 @@ class Coordinator:
     async def drained(self, draining: bool) -> None:
         """Begin or end maintenance: the node gets no new queues meanwhile, and hands over those it can.
 
-        On return etcd has the change, so other nodes place no queue here; leaders are handed over afterwards.
+        On return etcd has the change, so other nodes place no queue here, and other nodes lead what can be handed over.
+        The hand-over goes on if its caller ends.
         """
         try:
             await self._member.set_draining(draining)
@@ -208,7 +210,7 @@ class Coordinator:
             logger.error("maintenance_not_announced error=%s", error)
             return
         if draining:
-            self._spawn(self._hand_over())
+            await asyncio.shield(self._spawn(self._hand_over()))
 
     async def _hand_over(self) -> None:
         try:

@@ -32,13 +32,13 @@ def resume_listeners(ctl: Session) -> None:
 def drain(ctl: Session, force: FORCE = False) -> None:
     """Refuse new clients and close all connections, until revive or a restart.
 
-    A node of a cluster hands over the queues that it leads, and gets no new ones.
+    A node of a cluster gets no new queues, and hands over those that it leads: afterwards other nodes lead them.
 
     Refused if the node is not safe to stop, see check_if_safe_to_stop.
     """
     if not force:
         refuse_unless_safe(ctl)
-    ctl.api.put("operations", "maintenance", body={"draining": True})
+    ctl.api.put_without_timeout("operations", "maintenance", body={"draining": True})
 
 
 @command(
