@@ -260,6 +260,8 @@ def shows_down(ctl: Ctl, node: SiteNode, queue: str) -> bool:
 def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
     leader, other = nodes[1:]
     fill(site, leader, "waits", count=3)
+    with site.channel(leader) as channel:
+        channel.queue_declare("waits-too", durable=True, arguments={"x-queue-type": "stream"})
     members = json.loads(ctl(other, "cluster_status", "--formatter", "json")[1])["disk_nodes"]
     assert {leader.node, other.node} <= set(members)
     [etcd] = site.etcd.members
@@ -279,6 +281,8 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
             site.wait(partial(is_suspended, node), "a lease to end")
             # It learns of its own end first, and of the leader's in its next turns.
             site.wait(partial(shows_down, ctl, node, "waits"), "the queue to be down")
+        rows = json.loads(ctl(leader, "stream_status", "waits-too", "--formatter", "json")[1])
+        assert {row["state"] for row in rows} == {"down"}
         refused = ctl(leader, "delete_queue", "waits")
         assert (
             refused[0],

@@ -77,6 +77,20 @@ class HostText:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeName(HostText):
+    """The name of a node: commands, logs and files have it as one word."""
+
+    allowed: str = "one word, such as rabbit@a; $HOST in it stands for this machine's name"
+
+    def parse(self, text: str) -> str:
+        """See HostText."""
+        name = super(NodeName, self).parse(text)
+        if not name.isprintable() or name.split() != [name]:
+            raise ValueError
+        return name
+
+
+@dataclass(frozen=True, slots=True)
 class OptionalText:
     """Optional text. A secret is never shown."""
 

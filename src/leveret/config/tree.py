@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from leveret.config.kinds import HostText
+from leveret.config.kinds import HostText, NodeName
 from leveret.config.sections.access import AccessSettings
 from leveret.config.sections.cluster import Cluster
 from leveret.config.sections.definitions import DefinitionsSettings
@@ -35,7 +35,7 @@ class Config:
         files: the configuration files that were read, as absolute paths.
     """
 
-    node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
+    node_name: str = setting("nodename", NodeName(), _NAME, "This node's name.")
     cluster_name: str = setting(
         "cluster_name",
         HostText(),

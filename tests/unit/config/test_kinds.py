@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.config.kinds import Bytes, Duration, Limit, OptionalBytes, OptionalRatio, OptionalText
+from leveret.config.kinds import Bytes, Duration, Limit, NodeName, OptionalBytes, OptionalRatio, OptionalText
 from leveret.config.uris import ArchivePlace
 
 
@@ -40,9 +40,13 @@ def test_a_size_may_be_left_out(value: int | None) -> None:
         (OptionalRatio(), "nan"),
         (OptionalBytes(Bytes(5)), "4"),
         (OptionalBytes(Bytes(5)), "infinity"),
+        (NodeName(), ""),
+        (NodeName(), "rabbit @a"),
+        (NodeName(), "rabbit@a "),
+        (NodeName(), "rabbit@\x7f"),
     ],
 )
-def test_anything_else_is_refused(kind: Limit | OptionalRatio | OptionalBytes, text: str) -> None:
+def test_anything_else_is_refused(kind: Limit | OptionalRatio | OptionalBytes | NodeName, text: str) -> None:
     with pytest.raises(ValueError, match=r"^$"):
         kind.parse(text)
 

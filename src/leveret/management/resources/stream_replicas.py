@@ -15,6 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.stream import Stream
+from leveret.core.replication.placement import QueuePlacement
 from leveret.management.request.auth import Requirement
 from leveret.management.request.call import Call, resource
 from leveret.management.request.places import at_leader, need_led_here
@@ -43,7 +44,7 @@ async def show(call: Call) -> Response:
     stream = _stream(call)
     cluster, placed = call.cluster, call.cluster.placement(stream.key)
     states = {row["node"]: row for row in cluster.mirror_states(stream.key)}
-    rows = [_writer(stream, cluster.name, placed.term)]
+    rows = [_writer(stream, cluster.name, placed)]
     rows += [
         _replica(node, placed.term, stream, states.get(node), is_up=node in cluster.alive())
         for node in placed.recoverable_mirrors
@@ -51,14 +52,14 @@ async def show(call: Call) -> Response:
     return await call.plain_list(rows)
 
 
-def _writer(stream: Stream, node: str, term: int) -> Row:
+def _writer(stream: Stream, node: str, placed: QueuePlacement) -> Row:
     served = stream.log
     log = served.log if isinstance(served, CommittedLog) else None
     return {
         "role": "writer",
         "node": node,
-        "state": "running",
-        "epoch": term,
+        "state": "down" if placed.state == "down" else "running",
+        "epoch": placed.term,
         "offset": stream.next_offset - 1,
         "committed_offset": served.committed_offset - 1,
         "first_offset": served.first_offset,

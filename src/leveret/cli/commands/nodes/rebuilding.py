@@ -11,6 +11,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.output.values import MessageLine, Table
+from leveret.config.kinds import NodeName
 
 _COLUMNS: Final = ("vhost", "name", "leader", "copies", "next_offset", "note")
 
@@ -33,6 +34,10 @@ def describe_copy(
 
     if ctl.data_dir is None:
         raise CtlError(exits.USAGE, "the data directory of the copy is to be named with --data-dir")
+    try:
+        NodeName().parse(node_name)
+    except ValueError:
+        raise CtlError(exits.USAGE, f"{node_name!r} is no name of a node: {NodeName().allowed}") from None
     found = describe(ctl.data_dir, node_name, file)
     lacks = f"; it is incomplete: {found['lacks']}" if found["lacks"] else ""
     return MessageLine(f"The copy has {found['logs']} logs of queues{lacks}", found)
