@@ -236,8 +236,10 @@ def test_a_node_whose_end_would_harm_a_queue_is_stopped_by_force_only(
     stopped.wait_ready()
 
 
-def test_other_nodes_lead_what_a_drained_node_led_once_the_command_ends(site: ClusterSite, ctl: Ctl) -> None:
-    drained = site.running[0]
+def test_other_nodes_lead_what_a_drained_node_led_once_the_command_ends(
+    site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
+) -> None:
+    drained = next(node for node in nodes if node.alive)
     site.set_policy("two", "^handed", {"ha-mode": "all", "ha-sync-mode": "automatic"}, at=drained)
     names = {f"handed{number}" for number in range(20)}
     for name in names:
