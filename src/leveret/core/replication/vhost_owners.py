@@ -77,6 +77,12 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the record once the owner's archive has everything that any archive has; it notes its origins then."""
         return msgspec.structs.replace(self, holder="", beside=(), origins={})
 
+    def recovered_by(self, name: str) -> VhostOwner:
+        """Return the record with another node's archive as the one that a promotion recovers."""
+        beside = (*self.beside, *({self.recoverer} - {*self.beside}))
+        holder = "" if name == self.node else name
+        return msgspec.structs.replace(self, holder=holder, beside=beside, origins={})
+
     def without_holder(self) -> VhostOwner:
         """Return the record without the holder, whose archive is not recovered any more."""
         return msgspec.structs.replace(self, holder="", origins={}) if self.holder else self

@@ -2,10 +2,13 @@
 
 Each node has an archive of its own. A vhost is recovered from one of them, which may have begun before its node was
 away, and lack what the next owner transferred meanwhile. While the upstream is there, the recoverer gets that from it.
+Otherwise an archive that has what all have is recovered; if none has, the operator decides.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 from leveret.core.replication.vhost_owners import VhostOwner
@@ -13,20 +16,25 @@ from leveret.model.errors import PreconditionFailed
 from leveret.model.moment import moment_text
 from leveret.runtime.standby.site import SiteParts
 
+logger = logging.getLogger(__name__)
+
 _HEARD_MS: Final = 10_000
 """An upstream that reported within this time is there; the transfer reports each second or two."""
-_NOTHING: Final[dict[str, Any]] = {"logs": {}, "newest_ms": 0}
+_NOTHING: Final[dict[str, Any]] = {"logs": {}, "newest_ms": 0, "missing": 0, "missing_messages": 0}
 
 
-async def check_other_archives(parts: SiteParts, vhost: str, owner: VhostOwner) -> None:
-    """Check, before a recovery is begun, that the archive of the vhost's recoverer has what all archives have.
+async def choose_archive(parts: SiteParts, vhost: str, owner: VhostOwner) -> bool:
+    """Before a recovery is begun: have it read an archive that has what all archives have.
+
+    Returns:
+        Whether that is another one than before.
 
     Raises:
-        PreconditionFailed: it lacks records, or a node that may have more does not run; the text says what to do.
+        PreconditionFailed: none has, or a node that may have more does not run; the text says what to do.
         LeveretError: a node does not answer.
     """
     if not owner.others or await _is_linked(parts, vhost, owner):
-        return
+        return False
     for other in owner.others:
         if other not in parts.site.running:
             raise PreconditionFailed(
@@ -34,29 +42,52 @@ async def check_other_archives(parts: SiteParts, vhost: str, owner: VhostOwner) 
                 f"records than node {owner.recoverer}, from whose archive a recovery reads: start it. "
                 f"{_remedies(vhost, owner, other)}"
             )
-    await check_drained(parts, vhost, owner)
+    return await choose_drained_archive(parts, vhost, owner)
 
 
-async def check_drained(parts: SiteParts, vhost: str, owner: VhostOwner) -> None:
-    """Check, once the recoverer gets no more records, that no running node has later ones.
+async def choose_drained_archive(parts: SiteParts, vhost: str, owner: VhostOwner) -> bool:
+    """As `choose_archive`, once no node gets more records: nodes that do not run do not count."""
+    rows = await _rows(parts, vhost, owner)
+    refusal = _refusal(rows, vhost, owner)
+    if not refusal:
+        return False
+    node = next(
+        (node for node, row in rows.items() if all(_covers(row, each) for each in rows.values())), None
+    )
+    if node is None:
+        raise PreconditionFailed(refusal)
+    logger.warning("standby_vhost_archive vhost=%s node=%s before=%s", vhost, node, owner.recoverer)
+    await parts.site.note(vhost, owner.recovered_by(node))
+    return True
 
-    Raises:
-        PreconditionFailed: one has; the text names the moments, and says what to do.
-        LeveretError: a node does not answer.
-    """
+
+async def _rows(parts: SiteParts, vhost: str, owner: VhostOwner) -> dict[str, dict[str, Any]]:
+    """Return the row of a vhost in each running node's own archive, by node, the recoverer first."""
     others = [other for other in owner.others if other in parts.site.running]
-    if not others:
-        return
-    here = await _archived(parts, owner.recoverer, vhost)
-    for other in others:
-        there = await _archived(parts, other, vhost)
+    nodes = [owner.recoverer, *others] if others else []
+    return {node: await _archived(parts, node, vhost) for node in nodes}
+
+
+def _refusal(rows: Mapping[str, dict[str, Any]], vhost: str, owner: VhostOwner) -> str:
+    """Return why the recoverer's archive does not do; empty if no other one has later records."""
+    for other, there in rows.items():
+        here = rows[owner.recoverer]
         if count := _later(here["logs"], there["logs"]):
-            raise PreconditionFailed(
+            return (
                 f"vhost '{vhost}': a recovery reads the archive of node {owner.recoverer}, whose newest record is of "
                 f"{_moment(here)}; node {other}, which transferred it as well, has {count} records more, up "
                 f"to {_moment(there)}. If the upstream can be reached, connect it, and wait until "
                 f"standby_replication_status shows no lag. {_remedies(vhost, owner, other)}"
             )
+    return ""
+
+
+def _covers(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Return whether an archive has everything that another one has."""
+    logs, others = here["logs"], there["logs"]
+    is_whole = not (here["missing"] or here["missing_messages"])
+    begins_no_later = all(log in logs and logs[log][1] <= first for log, (_, first, _) in others.items())
+    return is_whole and begins_no_later and not _later(logs, others)
 
 
 def _remedies(vhost: str, owner: VhostOwner, other: str) -> str:

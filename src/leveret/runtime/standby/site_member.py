@@ -32,7 +32,7 @@ from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.node_promotion import NodePromotion
-from leveret.runtime.standby.other_archives import check_drained, check_other_archives
+from leveret.runtime.standby.other_archives import choose_archive, choose_drained_archive
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, Report
 from leveret.runtime.standby.progress import PromotionProgress, PromotionReports
 from leveret.runtime.standby.recovery import Recoveries, reported_rows
@@ -328,7 +328,7 @@ class SiteMember:
                 continue
             if owner.recoverer in self.site.running:
                 if not (wanted.all_available or goes_on):
-                    await check_other_archives(self.parts, vhost, owner)
+                    await choose_archive(self.parts, vhost, owner)
                 continue
             if self.site.is_shared:
                 continue  # Another node takes the vhost over, and recovers it.
@@ -349,7 +349,7 @@ class SiteMember:
             await self.site.all_know()
             await self._found.find()
             part, left_out = await self._own.promotion.recover(
-                attempt, vhosts, self._take, lambda: self._check_drained(attempt, vhosts)
+                attempt, vhosts, self._take, lambda: self._choose_archives(attempt, vhosts)
             )
             await self._own.decided.decide(
                 lambda site: self._finished(with_part(site, attempt, part, left_out))
@@ -370,18 +370,21 @@ class SiteMember:
             else:
                 await asyncio.sleep(RETRY_S * self._failures)
 
-    async def _check_drained(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
-        """Check that no other archive has records that this node's recovery would leave out, and nobody was told.
+    async def _choose_archives(self, attempt: PromotionAttempt, vhosts: list[str]) -> None:
+        """Check that the archive here has what all have, or have another node recover its own, unless that has begun.
 
         Raises:
-            PreconditionFailed: one has, and the request is not for what is available.
+            PreconditionFailed: no archive has, and the request is not for what is available.
+            PipelineFailed: another node recovers a vhost.
         """
-        for vhost in vhosts:
-            owner = self.site.owners.get(vhost)
-            if owner is None:
-                continue
+        owners = self.site.owners
+        if not any(vhost in owners and owners[vhost].others for vhost in vhosts):
+            return
+        begun = {row["vhost"] for row in await self._own.own_archive.unfinished_plans()}
+        for vhost in sorted({*vhosts} & {*owners} - begun):
             try:
-                await check_drained(self.parts, vhost, owner)
+                if await choose_drained_archive(self.parts, vhost, owners[vhost]):
+                    raise PipelineFailed(f"vhost '{vhost}': another node's archive has later records")
             except PreconditionFailed as refusal:
                 if not attempt.wanted.all_available:
                     raise

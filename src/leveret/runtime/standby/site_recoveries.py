@@ -10,7 +10,7 @@ import msgspec
 from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.model.errors import InvalidCommand, PreconditionFailed
 from leveret.runtime.link.questions import read_as
-from leveret.runtime.standby.other_archives import check_other_archives
+from leveret.runtime.standby.other_archives import choose_archive
 from leveret.runtime.standby.pipeline_process import Event, Report
 from leveret.runtime.standby.recovery import Recoveries, RecoveryTarget, check_wanted, names_something
 from leveret.runtime.standby.site import SiteParts
@@ -88,31 +88,46 @@ class SiteRecoveries:
         """
         await self.check_wanted(wanted)
         site = self._parts.site
-        owners = {vhost: owner for vhost, owner in site.owners.items() if vhost not in wanted.exclude}
-        for vhost, owner in sorted(owners.items()):
-            if owner.recoverer not in site.running and site.is_shared:
+        for vhost, owner in sorted(site.owners.items()):
+            if vhost not in wanted.exclude and owner.recoverer not in site.running and site.is_shared:
                 raise PreconditionFailed(
                     f"vhost '{vhost}': node {owner.recoverer}, its owner, does not run, and no other node has taken it "
                     "over yet: repeat the command in some seconds"
                 )
-        await self._check_archives(wanted)
+        await self._choose_archives(wanted)
+        owners = {vhost: owner for vhost, owner in site.owners.items() if vhost not in wanted.exclude}
         return sorted({owner.recoverer for owner in owners.values()} & {*site.running})
 
     async def _check_archives(self, wanted: RecoveryRequest) -> None:
-        """Check that the archives that a recovery reads are there, and have what others have.
+        """Check at a trial's end that it read archives that have what all have.
 
-        A trial is checked at its end, too: a link to the upstream that looked alive may have brought nothing more. A
-        promotion that begins now would be refused then, and the trial's numbers would promise too much.
+        A link to the upstream that looked alive may have brought nothing more. A promotion that begins now would be
+        refused then, or read another archive, and the trial's numbers would promise another result.
 
         Raises:
             PreconditionFailed: see `_check`.
         """
+        if changed := await self._choose_archives(wanted):
+            raise PreconditionFailed(
+                f"the archive that was read has not all records of {', '.join(changed)}, and another node's has: "
+                "repeat the command, which reads that one"
+            )
+
+    async def _choose_archives(self, wanted: RecoveryRequest) -> list[str]:
+        """Have each vhost recovered from an archive that has what all have; return those of which that is another one.
+
+        Raises:
+            PreconditionFailed: see `_check`.
+        """
+        changed = []
         for vhost, owner in sorted(self._parts.site.owners.items()):
             if wanted.all_available or not owner.has_data or vhost in wanted.exclude:
                 continue
             if owner.recoverer not in self._parts.site.running:
                 raise PreconditionFailed(away(vhost, owner.recoverer))
-            await check_other_archives(self._parts, vhost, owner)
+            if await choose_archive(self._parts, vhost, owner):
+                changed.append(vhost)
+        return changed
 
     async def _check_names(self, wanted: RecoveryRequest) -> None:
         """Check that no two vhosts have queues of one name for one target vhost; each node checks only its own.

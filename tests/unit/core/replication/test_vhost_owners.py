@@ -218,6 +218,8 @@ def test_an_owner_is_noted_beside_the_holder_before_it_transfers_and_until_it_ha
     assert (owner.others, claimed.others, claimed.claims()) == ([], [B], claimed)
     assert claimed.takes_over() == VhostOwner(B, 5, claimed=5, beside=(B, A))
     assert claimed.takes_over().others == [A]
+    assert claimed.recovered_by(B) == claimed.takes_over()
+    assert claimed.takes_over().recovered_by(A) == VhostOwner(B, 5, holder=A, claimed=5, beside=(B, A))
     assert claimed.has_all() == VhostOwner(B, 5, claimed=5)
     assert VhostOwner(B, 5).claims() == VhostOwner(B, 5, claimed=5), "nobody else has data"
     forgotten = VhostOwner(B, 5, claimed=5, beside=(B, C))

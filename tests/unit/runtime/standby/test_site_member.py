@@ -19,6 +19,7 @@ from leveret.core.replication.standby_site import (
 from leveret.core.replication.vhost_owners import VhostOwner
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.standby import site, site_member
+from leveret.runtime.standby.pipeline_process import PipelineFailed
 from leveret.runtime.standby.site_member import NodeDownstream, SiteMember
 from leveret.testing.network.waiting import until
 
@@ -67,7 +68,8 @@ class Own:
         self.decided = SimpleNamespace(
             promotions=[], promoting=None, site=SiteDecisions(), copy=lambda: None, decide=None
         )
-        self.own_archive = SimpleNamespace(is_shared=False)
+        self.own_archive = SimpleNamespace(is_shared=False, unfinished_plans=self.unfinished_plans)
+        self.plans: list[dict[str, Any]] = []
         self.own_recoveries = SimpleNamespace()
         self.promotion = SimpleNamespace()
         self.transfer = SimpleNamespace(rows=self.rows, stop=self.stop, origins=self.origins)
@@ -78,6 +80,9 @@ class Own:
 
     def vhosts(self) -> list[str]:
         return self.replicated
+
+    async def unfinished_plans(self) -> list[dict[str, Any]]:
+        return self.plans
 
     def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
         nothing = {
@@ -314,23 +319,47 @@ async def test_a_promotion_is_refused_if_another_archive_has_more_and_nobody_was
 @pytest.mark.parametrize("all_available", [False, True])
 async def test_a_drained_recovery_stops_if_another_archive_has_more_unless_that_was_asked_for(
     cluster: Cluster,
+    own: Own,
     member: SiteMember,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     all_available: bool,
 ) -> None:
-    async def has_more(*given: object) -> None:
+    async def has_more(*given: object) -> bool:
         raise PreconditionFailed("n2 has 5 records more")
 
-    monkeypatch.setattr(site_member, "check_drained", has_more)
+    monkeypatch.setattr(site_member, "choose_drained_archive", has_more)
     cluster.owners = {"v": VhostOwner("n1", 3, claimed=3, beside=("n2",))}
     attempt = PromotionAttempt(begun_ms=1, wanted=RecoveryRequest(all_available=all_available))
+    own.plans = [{"vhost": "w"}]
     if not all_available:
         with pytest.raises(PreconditionFailed):
-            await member._check_drained(attempt, ["v"])
+            await member._choose_archives(attempt, ["v"])
     else:
-        await member._check_drained(attempt, ["v", "forgotten"])
+        await member._choose_archives(attempt, ["v", "forgotten"])
         assert "5 records more" in caplog.text
+    own.plans = [{"vhost": "v"}]
+    await member._choose_archives(attempt, ["v"])
+
+
+async def test_a_vhost_is_recovered_where_the_archive_has_everything(
+    cluster: Cluster, own: Own, member: SiteMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[str] = []
+
+    async def choose(parts: object, vhost: str, owner: VhostOwner) -> bool:
+        chosen.append(vhost)
+        return vhost == "w"
+
+    monkeypatch.setattr(site_member, "choose_drained_archive", choose)
+    kept = VhostOwner("n1", 3, claimed=3, beside=("n2",))
+    cluster.owners = {"v": kept, "w": kept, "x": kept}
+    with pytest.raises(PipelineFailed, match="vhost 'w': another node's archive has later records"):
+        await member._choose_archives(PromotionAttempt(begun_ms=1), ["v", "w", "x"])
+    assert chosen == ["v", "w"]
+    cluster.owners = {"v": VhostOwner("n1", 3, claimed=3)}
+    await member._choose_archives(PromotionAttempt(begun_ms=1), ["v"])
+    assert chosen == ["v", "w"], "no other node has anything"
 
 
 async def test_the_logs_whose_records_are_here_are_recorded_for_the_next_owner(
