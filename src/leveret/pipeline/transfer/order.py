@@ -81,15 +81,15 @@ class SiteOrder:
     def _coverages(self, vhost: str) -> dict[str, LogCoverage] | None:
         """What the logs of all nodes cover; None if a node does not know the question. Raises LeveretError."""
         found = {}
-        for log, link, *_ in self._upstream.all_of(vhost):
+        for each in self._upstream.all_of(vhost):
             try:
-                client = link.client(self.job)
+                client = each.client(self.job)
                 if ORDER_STATISTIC not in client.stats(OUTGOING_STREAM):
                     return None
-                found[log] = LogCoverage.of(client.stats(ORDER_STREAM))
+                found[each.log] = LogCoverage.of(client.stats(ORDER_STREAM))
             except ConnectionLost as error:
                 # A refusal says nothing about the link, which the transfer needs.
-                link.failed(error)
+                each.link.failed(error)
                 raise
         return found
 

@@ -32,7 +32,7 @@ from leveret.pipeline.jobs.progress import Inbox, report
 from leveret.pipeline.spark.worker import freeze_modules
 from leveret.pipeline.transfer.order import SiteOrder
 from leveret.pipeline.transfer.upstream_logs import UpstreamLog, UpstreamLogs
-from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, state_of
+from leveret.pipeline.upstream.link import NEEDS_OPERATOR, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
 from leveret.wire.log_name import ABSENT, label_of, node_of, title_of, vhost_of
 from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX, OUTGOING_STREAM
@@ -188,6 +188,8 @@ class UpstreamReader(DataSourceStreamReader):
         self._has_waiting = False
         self._followed: Mapping[str, object] | None = None
         """The vhosts to follow from the next look on."""
+        self._checked: dict[str, StreamClient] = {}
+        """By log the connection over which it was last found to go on with what is here."""
         self._using_links: AbstractContextManager[object] = nullcontext()
         """Links are not for two threads at once; without a second thread, this may be sent to executors."""
         self._drains: Event | None = None
@@ -377,7 +379,7 @@ class UpstreamReader(DataSourceStreamReader):
             LeveretError: it does not answer, or its log does not continue what is here.
         """
         log, link = source.log, source.link
-        client = link.client(self._job)
+        client = source.client(self._job)
         if start < 0:
             # It may collect dropped messages anew, and so change the answer to the next request.
             client.query_offset(BEGINNING_PREFIX + self._job.reference_of(vhost_of(log)), OUTGOING_STREAM)
@@ -395,6 +397,7 @@ class UpstreamReader(DataSourceStreamReader):
                 "the endpoints to the node that took its place"
             )
         self._check(client, source, start, stats)
+        self._checked[log] = client
         if start < 0:
             missing = stats.get("missing_messages", 0)
             self._identities.note_missing_messages(log, missing)
@@ -403,7 +406,7 @@ class UpstreamReader(DataSourceStreamReader):
             now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
             self._identities.note_begin(log, now_ms, is_whole=is_whole)
             # From now on the upstream keeps further records for this downstream, too.
-            self._acknowledge_at(log, link, first)
+            self._acknowledge_at(log, client, first)
         elif self._stored(log) >= end:
             # The log's records are here: no more can be missing than the log lacks.
             known = self._identities.of(log).missing_messages
@@ -534,20 +537,23 @@ class UpstreamReader(DataSourceStreamReader):
                         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Report the durable positions to the upstream, which may drop its records."""
+        """Report the durable positions to the upstream, which may drop its records.
+
+        Only over connections at which the log was found: where a link is opened anew, another node of the cluster may
+        answer, or another upstream, and take the position for one in its own log.
+        """
         if self._manifest is not None:
             self._manifest.refresh()
         for log, link in self._upstream.links():
-            stored = self._stored(log)
-            if link.is_open and stored >= 0:
+            client, stored = link.connected, self._stored(log)
+            if client is not None and client is self._checked.get(log) and stored >= 0:
                 try:
-                    self._acknowledge_at(log, link, stored)
+                    self._acknowledge_at(log, client, stored)
                 except LeveretError as error:
                     link.failed(error)
 
-    def _acknowledge_at(self, log: str, link: UpstreamLink, offset: int) -> None:
+    def _acknowledge_at(self, log: str, client: StreamClient, offset: int) -> None:
         """Report new positions; also repeated ones now and then, for a restarted upstream and as a sign of life."""
-        client = link.client(self._job)
         reported = self._acknowledged.get(log)
         now_s = time.monotonic()
         if (

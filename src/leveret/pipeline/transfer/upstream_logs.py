@@ -19,7 +19,7 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.upstream.link import UpstreamLink, cluster_of, label_at, link_of
 from leveret.pipeline.upstream.members import UpstreamMember, check_one_site, members_at
 from leveret.pipeline.upstream.stream_client import StreamClient, UpstreamUnreachable
-from leveret.wire.log_name import label_of, log_name, node_of, vhost_of
+from leveret.wire.log_name import label_of, log_name, node_of, title_of, vhost_of
 from leveret.wire.record import OUTGOING_STREAM
 
 MEMBERS_INTERVAL_S: Final = 1.0
@@ -39,6 +39,17 @@ class UpstreamLog(NamedTuple):
     link: UpstreamLink
     label: str
     site: str
+
+    def client(self, job: TransferJob) -> StreamClient:
+        """The open connection to the log's node, or a new one.
+
+        Raises:
+            LeveretError: there is none, or another node of the cluster answers since the log was found.
+        """
+        client = self.link.client(job)
+        if label_at(client) != self.label:
+            raise UpstreamUnreachable(f"{title_of(self.log)}: another node answers at {self.link.endpoint}")
+        return client
 
 
 class _Vhost:

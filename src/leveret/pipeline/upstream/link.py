@@ -48,14 +48,20 @@ class UpstreamLink:
         """Whether there is a connection, which may have failed unnoticed."""
         return self._client is not None
 
+    @property
+    def connected(self) -> StreamClient | None:
+        """The connection, unless it is known to have failed."""
+        client = self._client
+        return None if client is None or client.connection.closed else client
+
     def client(self, job: TransferJob) -> StreamClient:
         """The open connection, or a new one.
 
         Raises:
             LeveretError: there is none; the same error is raised until the back-off has passed.
         """
-        if self._client is not None and not self._client.connection.closed:
-            return self._client
+        if (connected := self.connected) is not None:
+            return connected
         if self._error is not None and time.monotonic() < self._not_before_s:
             raise self._error
         try:

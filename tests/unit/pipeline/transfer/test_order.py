@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from leveret.pipeline.transfer.upstream_logs import UpstreamLog
 from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
 from leveret.testing.sites.standby_upstream import FakeOutgoingLog, stored_message
 from leveret.wire.chunk import ChunkType
-from leveret.wire.log_name import log_name
+from leveret.wire.log_name import LABEL_PROPERTY, log_name
 from leveret.wire.record import Settlement, encode_settlements
 from leveret.wire.site_order import (
     EARLIER_LEADER,
@@ -39,6 +40,7 @@ class Node:
         self.label, self.log = label, log_name("v", label)
         self.coverage = LogCoverage(1, 0, led=0, known=0)
         self.is_open = True
+        self.connection = SimpleNamespace(server_properties={LABEL_PROPERTY: label})
         self.statistics = {ORDER_STATISTIC: 1}
         self._data_dir = data_dir
         self._log = FakeOutgoingLog()

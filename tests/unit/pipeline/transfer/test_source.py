@@ -30,6 +30,7 @@ from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.record import OUTGOING_STREAM
 
 LIMIT: Any = None
 
@@ -155,6 +156,33 @@ def test_the_upstream_is_told_as_soon_as_a_batch_is_recorded(tmp_path: Path) -> 
         [task] = reader.partitions(start, {"/": 10})
         writer.commit([writer.write(reader.read(task))], 0)
         wait_until(lambda: stored.get(("/", "eu.2")) == 10, "the batch, told without another look", 60)
+
+
+def test_an_upstream_that_answers_instead_of_another_one_is_told_nothing_of_that_ones_log(
+    tmp_path: Path,
+) -> None:
+    """The other node of the cluster dropped what its downstream lacked, as if that had it (returns 20360651)."""
+    upstream, other = upstream_of(1), upstream_of(3)
+    with other.serving() as other_port:
+        with upstream.serving() as port:
+            options = options_of(tmp_path, port)
+            options.job.endpoints.append(f"127.0.0.1:{other_port}")
+            reader, writer = UpstreamReader(options), StoreWriter(options)
+            start = reader.latestOffset({}, LIMIT)
+            [task] = reader.partitions(start, {"/": 10})
+            writer.commit([writer.write(reader.read(task))], 0)
+            reader._acknowledge()
+            wait_until(lambda: upstream.host.offsets.get(("/", "eu.2")) == 10, "what is stored, told", 60)
+        [(_, link)] = reader._upstream.links()
+        assert link.connected is not None
+        link.connected.connection.close()
+        reader._acknowledge()
+        client = link.client(reader._job)
+        assert client.connection.peer == f"127.0.0.1:{other_port}"
+        reader._acknowledge()
+        # Its answer comes after everything that it was told.
+        assert client.stats(OUTGOING_STREAM)["committed_offset"] == 30
+        assert other.host.offsets == {}
 
 
 def test_what_came_while_a_batch_was_planned_comes_with_it(tmp_path: Path) -> None:
