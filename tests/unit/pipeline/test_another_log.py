@@ -90,6 +90,35 @@ def job_of(data_dir: Path, port: int) -> TransferJob:
     )
 
 
+def test_a_log_that_ended_before_what_came_is_asked_again_once_it_has_grown(tmp_path: Path) -> None:
+    """While its end is before that, it knows no record there; its new records up to that were skipped (2026-11-30)."""
+    with Inbox() as inbox:
+        made = upstream(1)
+        with made.serving() as port:
+            options = TransferOptions(job=job_of(tmp_path, port), inbox=inbox.address, cores=1)
+            reader, writer = UpstreamReader(options), StoreWriter(options)
+            begin = reader.latestOffset({}, LIMIT)
+            end = reader.latestOffset(begin, LIMIT)
+            [task] = reader.partitions(begin, end)
+            writer.commit([writer.write(reader.read(task))], 0)
+            mark, epoch = Manifest(tmp_path).last_chunk("/")
+        restored = upstream(1, 3)
+        restored.logs["/"].writer = 5
+        restored.host.offsets["/", f"{EPOCH_PREFIX}40"] = epoch
+        with restored.serving(port):
+            time.sleep(2 * link.BACKOFF_MIN_S)
+            assert reader.latestOffset(end, LIMIT) == end
+            restored.publish("/", "q", [stored_message(b"new")] * 20)
+            restored.host.offsets["/", f"{FINGERPRINT_PREFIX}40"] = mark ^ 2
+            time.sleep(2 * link.BACKOFF_MIN_S)
+            assert reader.latestOffset(end, LIMIT) == end
+        errors = [
+            event["error"] for event in inbox.wait(1) if event["event"] == "link" and event.get("error")
+        ]
+        assert any("the upstream has only 30" in error for error in errors)
+        assert "has other records before that offset" in errors[-1]
+
+
 def test_a_batch_that_was_planned_from_another_log_stores_nothing_of_the_one_that_is_there(
     tmp_path: Path,
 ) -> None:

@@ -437,7 +437,9 @@ class UpstreamReader(DataSourceStreamReader):
                 raise BeginAgain(
                     f"{title_of(log)}: the upstream's outgoing log is another one, and no record came yet"
                 )
-            self._logs[log] = found
+            # A log that ends before what is here cannot tell yet whether it goes on with that. It can once it has grown.
+            if end >= self._stored(log):
+                self._logs[log] = found
         if not has_data:
             self._identities.check_begin(log)
         self._identities.note_missing(log, max(0, first - start) if start >= 0 else 0)
