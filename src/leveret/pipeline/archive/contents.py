@@ -11,7 +11,7 @@ from leveret.pipeline.archive.recovery_plan import unfinished
 from leveret.pipeline.files.files import Place
 
 
-def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dict[str, Any]]]:
+def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, Any]:
     """The transferred records; `queues` is empty unless `with_queues`.
 
     Returns:
@@ -21,7 +21,8 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
         transfer), missing_messages (the most messages of its queues that its log had dropped when the transfer began),
         is_replaced (it has another log by now), known_from_ms (the time before which the state of its queues is
         unknown; 0: it is known from the begin), newest_ms (the time of its newest record), logs (by outgoing log its
-        id, 0 if unknown, and the offsets of the first transferred record and after the last one).
+        id, 0 if unknown, and the offsets of the first transferred record and after the last one); `terms`: in an
+        archive that nodes share, by vhost, the highest term in which an owner claimed it.
     """
     manifest = Manifest(data_dir)
     identities = UpstreamIdentities(data_dir)
@@ -33,7 +34,7 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
         vhosts.append(_vhost_row(manifest, identities, vhost, files))
         if with_queues:
             queues += _queue_rows(vhost, files)
-    return {"queues": queues, "vhosts": vhosts}
+    return {"queues": queues, "vhosts": vhosts, "terms": manifest.terms}
 
 
 def _vhost_row(

@@ -437,7 +437,7 @@ class UpstreamReader(DataSourceStreamReader):
                 raise BeginAgain(
                     f"{title_of(log)}: the upstream's outgoing log is another one, and no record came yet"
                 )
-            # A log that ends before what is here cannot tell yet whether it goes on with that. It can once it has grown.
+            # A log that ends before what is here cannot tell whether it goes on with that, until it has grown.
             if end >= self._stored(log):
                 self._logs[log] = found
         if not has_data:

@@ -212,6 +212,15 @@ class StandbyArchive(ReadableArchive):
         rows: list[Event] = (await ask("contents", {**self.place, "with_queues": False}))["vhosts"]
         return rows
 
+    async def claimed_terms(self) -> dict[str, int]:
+        """Return the highest term in which an owner of a vhost claimed it in this shared archive, by vhost.
+
+        Raises:
+            PipelineFailed: the archive cannot be read; the text has the reason.
+        """
+        terms: dict[str, int] = (await ask("contents", {**self.place, "with_queues": False}))["terms"]
+        return terms
+
     async def contents(self, *, fresh: bool = False) -> Event:
         """Return the content of the manifest; up to `_CACHE_S` old, unless `fresh`."""
         at_s, found = self._contents

@@ -38,8 +38,8 @@ async def choose_archive(parts: SiteParts, vhost: str, owner: VhostOwner) -> boo
     for other in owner.others:
         if other not in parts.site.running:
             raise PreconditionFailed(
-                f"vhost '{vhost}': node {other}, which transferred it as well, does not run, and may have later "
-                f"records than node {owner.recoverer}, from whose archive a recovery reads: start it. "
+                f"vhost '{vhost}': node {other}, which may have transferred it as well, does not run, and may have "
+                f"later records than node {owner.recoverer}, from whose archive a recovery reads: start it. "
                 f"{_remedies(vhost, owner, other)}"
             )
     return await choose_drained_archive(parts, vhost, owner)

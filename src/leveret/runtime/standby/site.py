@@ -76,7 +76,7 @@ class StandbySite(SharedDecisions, Protocol):
         """Return once all running nodes have the owners of vhosts that this node has."""
 
     async def note(self, vhost: str, owner: VhostOwner) -> None:
-        """Replace the record of a vhost, unless it has changed meanwhile, or has another owner by now.
+        """Replace the record of a vhost, unless it has changed meanwhile, or has another owner, or a later term by now.
 
         Raises:
             LeveretError: the cluster's store does not answer.

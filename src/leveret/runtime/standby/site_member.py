@@ -29,6 +29,7 @@ from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.unwanted_tasks import end_task
 from leveret.runtime.standby.archive import StandbyArchive
+from leveret.runtime.standby.claims import VhostClaims
 from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.found_archive import FoundArchive
 from leveret.runtime.standby.node_promotion import NodePromotion
@@ -125,6 +126,7 @@ class SiteMember:
             },
             {**works_of(own.own_recoveries), "inspect": self._inspect, "export": self._export},
         )
+        self._claims = VhostClaims(site, self.parts, own.own_archive)
         self.status = SiteStatus(site, own, self.parts)
 
     # -- life -------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ class SiteMember:
             if not self._suspended:
                 if self._own.is_to_follow:
                     await self._found.find()
-                await self._claim()
+                    await self._claims.claim(self._own.vhosts())
                 await self._own.follow()
                 await self._note_origins()
                 await self._note_whole()
@@ -257,19 +259,6 @@ class SiteMember:
         """Return the vhosts that this node recovers."""
         return sorted(vhost for vhost, owner in self.site.owners.items() if owner.recoverer == self.site.name)
 
-    async def _claim(self) -> None:
-        """Record that this node transfers its own vhosts, before the transfer begins: data may be here only after that.
-
-        A crash between the two leaves a record of a node without data, which costs a refused promotion at most. In the
-        other order, a promotion could overlook the data of a lost node.
-        """
-        if not self._own.is_to_follow:
-            return
-        for vhost in self._own_vhosts():
-            owner = self._owned(vhost)
-            if owner is not None and owner.claimed < owner.term:
-                await self.site.note(vhost, owner.claims())
-
     async def _note_origins(self) -> None:
         """Record which logs of the upstream the records are of that a promotion recovers from this node's archive.
 
@@ -348,6 +337,7 @@ class SiteMember:
         try:
             await self.site.all_know()
             await self._found.find()
+            await self._claims.outrank(vhosts)
             part, left_out = await self._own.promotion.recover(
                 attempt, vhosts, self._take, lambda: self._choose_archives(attempt, vhosts)
             )
@@ -602,6 +592,8 @@ class SiteMember:
         self._suspended, self._suspended_by = bool(about["suspended"]), about.get("by", "")
         if self._suspended:
             await self._own.transfer.stop()
+            # Another node deletes data meanwhile. The next transfer reports what is left.
+            self._own.transfer.forget()
 
     async def _answer_suspends(self, about: Mapping[str, Any]) -> bool:
         return self._suspends_others

@@ -58,7 +58,7 @@ def test_it_is_counted_by_queue_and_by_vhost(data_dir: Path) -> None:
 
 
 def test_an_empty_place_has_nothing(tmp_path: Path) -> None:
-    assert contents(tmp_path / "none") == {"queues": [], "vhosts": []}
+    assert contents(tmp_path / "none") == {"queues": [], "vhosts": [], "terms": {}}
 
 
 def test_forgetting_a_vhost_deletes_its_files_and_no_others(data_dir: Path) -> None:

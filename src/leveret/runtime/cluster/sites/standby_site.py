@@ -153,7 +153,7 @@ class ClusterStandbySite:
         """See StandbySite."""
         state = self._member.state
         known = state.standby_owners.get(vhost)
-        if known is None or (known.node, known.term) != (owner.node, owner.term):
+        if known is None or known.node != owner.node or known.term > owner.term:
             return
         key = state.keys.standby_owner(vhost)
         write = PutKey(key, encode(owner))
