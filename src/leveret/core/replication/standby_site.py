@@ -50,7 +50,7 @@ class RecoveredPart(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class KeptQueue(msgspec.Struct, array_like=True):
-    """A queue to be deleted, whose records before `next_offset` are quarantined if the new upstream lacks them.
+    """A queue to be emptied, whose records before `next_offset` are quarantined if the new upstream lacks them.
 
     A queue of the same name with another epoch is another one, without quarantined records.
     """
@@ -136,8 +136,8 @@ class SiteReturn(msgspec.Struct, kw_only=True, frozen=True):
 
     Attributes:
         begun_ms: the time of its begin.
-        queues: the queues to delete.
-        is_emptied: whether they are deleted, so that this site may collect new records.
+        queues: the queues to empty.
+        is_emptied: whether they are empty, so that this site may collect new records.
     """
 
     begun_ms: int

@@ -172,7 +172,8 @@ class TransferSupervisor:
         linked = {log: link for log, link in self._links.items() if vhost_of(log) == vhost}
         counted = [log for log, link in linked.items() if link["state"] != ABSENT]
         if not linked:
-            counted = [log for log in self._lags if vhost_of(log) == vhost]
+            # Before they came, an upstream cluster's logs were waited for under the vhost's name.
+            counted = [log for log, lag in self._lags.items() if vhost_of(log) == vhost and lag.is_read]
         return LagOfLogs([self._lag_of_log(log) for log in counted or [vhost]])
 
     def _lag_of_log(self, log: str) -> LogLag:

@@ -13,6 +13,7 @@ from leveret.runtime.standby import transfer as standby_transfer
 from leveret.runtime.standby.pipeline_process import Event
 from leveret.runtime.standby.transfer import LAG_LOG_INTERVAL_S, SILENT_S, TransferSupervisor
 from leveret.testing.network.waiting import until
+from leveret.wire.log_name import log_name
 
 LINK = {"event": "link", "vhost": "v", "log": "v", "state": "connected", "endpoint": "a:5552"}
 
@@ -98,6 +99,14 @@ def stored(vhost: str, newest_ms: int = 1) -> Event:
         "oldest_ms": 0,
         "at_ms": 1,
     }
+
+
+def test_a_look_before_the_first_report_hides_nothing_of_an_upstream_clusters_logs() -> None:
+    supervisor = TransferSupervisor(lambda: (None, ""))
+    assert not supervisor.rows(["v"])[0]["is_archive_read"]
+    log = log_name("v", "a@x#11111111")
+    supervisor._take({"event": "archived", "vhost": "v", "log": log, "next": 48000, "newest_ms": 1})
+    assert supervisor.rows(["v"])[0]["is_archive_read"]
 
 
 def test_what_was_deleted_is_not_told_as_transferred() -> None:
