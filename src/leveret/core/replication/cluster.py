@@ -600,13 +600,24 @@ def change_write(keys: ClusterKeys, change: Change) -> PutKey | DeleteKey:
 def definition_writes(
     keys: ClusterKeys, change: Change, placed: Placement | None = None
 ) -> list[PutKey | DeleteKey]:
-    """Return the writes of a change of the definitions; for a queue with its placement, `placed` if it is put."""
+    """Return the writes of a change of the definitions; for a queue with its placement, `placed` if it is put.
+
+    These two belong together: a node that knew the definition alone would take the queue for a new one, and lead it.
+    """
     match change:
         case definitions.Put(definitions.Queue(vhost=vhost, name=name)) if placed is not None:
             return [change_write(keys, change), placement_write(keys, (vhost, name), placed)]
         case definitions.Delete("queues", key):
             return [change_write(keys, change), placement_write(keys, (key[0], key[1]), None)]
     return [change_write(keys, change)]
+
+
+def are_of_one_queue(keys: ClusterKeys, write: PutKey | DeleteKey, following: PutKey | DeleteKey) -> bool:
+    """Return whether these are the writes of a queue's definition and of its placement (`definition_writes`)."""
+    match keys.parse(write.key):
+        case ClusterKey("definitions", ("queues", *queue)):
+            return keys.parse(following.key) == ClusterKey("placements", tuple(queue))
+    return False
 
 
 def placement_write(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from leveret.core.replication.election import DeleteKey, Holds, PutKey, StoreTransaction, Unchanged
+
+Write = PutKey | DeleteKey
 
 OPS_MAX: Final = 120
 """The most conditions, and the most writes, of one transaction; etcd's default is 128 (`--max-txn-ops`)."""
@@ -13,13 +16,16 @@ TRANSACTION_BYTES_MAX: Final = 512 * 1024
 
 
 def parts(
-    transaction: StoreTransaction, ops_max: int = OPS_MAX, bytes_max: int = TRANSACTION_BYTES_MAX
+    transaction: StoreTransaction,
+    ops_max: int = OPS_MAX,
+    bytes_max: int = TRANSACTION_BYTES_MAX,
+    belong_together: Callable[[Write, Write], bool] = lambda write, following: False,
 ) -> list[StoreTransaction]:
     """Split the transaction into parts that etcd accepts; the caller runs them in order until one fails.
 
     The writes stay in order. A condition on a written key goes with the first write of that key; every part has all
     other conditions. Several parts are not atomic: their caller must be able to continue in the middle, or begins anew
-    when a condition does not hold.
+    when a condition does not hold. A write and the following one are in one part if they `belong_together`.
 
     Raises:
         ValueError: the conditions alone are too many.
@@ -28,18 +34,36 @@ def parts(
     if len(general) + max(map(len, own.values()), default=0) > ops_max:
         raise ValueError(f"{len(transaction.conditions)} conditions are more than one transaction takes")
     found = [_Part()]
-    for number, write in enumerate(transaction.writes):
-        part, mine = found[-1], own.get(number, [])
+    number = 0
+    for group in _groups(transaction.writes, belong_together):
+        part = found[-1]
+        mine = [own.get(each, []) for each in range(number, number + len(group))]
+        number += len(group)
         is_full = (
-            len(part.writes) == ops_max
-            or len(general) + len(part.conditions) + len(mine) > ops_max
-            or part.octets + _size(write) > bytes_max
+            len(part.writes) + len(group) > ops_max
+            or len(general) + len(part.conditions) + sum(map(len, mine)) > ops_max
+            or part.octets + sum(map(_size, group)) > bytes_max
         )
-        if part.writes and (is_full or part.touches(write)):
+        if part.writes and (is_full or any(map(part.touches, group))):
             part = _Part()
             found.append(part)
-        part.add(write, mine)
+        for write, conditions in zip(group, mine, strict=True):
+            part.add(write, conditions)
     return [StoreTransaction((*general, *part.conditions), tuple(part.writes)) for part in found]
+
+
+def _groups(
+    writes: Sequence[Write], belong_together: Callable[[Write, Write], bool]
+) -> Iterator[list[Write]]:
+    """Yield the writes in order, those that belong together in one list."""
+    group: list[Write] = []
+    for write in writes:
+        if group and not belong_together(group[-1], write):
+            yield group
+            group = []
+        group.append(write)
+    if group:
+        yield group
 
 
 def _conditions(
@@ -60,7 +84,7 @@ def _conditions(
     return general, own
 
 
-def _is_prefix(write: PutKey | DeleteKey) -> bool:
+def _is_prefix(write: Write) -> bool:
     return isinstance(write, DeleteKey) and write.is_prefix
 
 
@@ -68,7 +92,7 @@ class _Part:
     """Writes that fit into one transaction."""
 
     def __init__(self) -> None:
-        self.writes: list[PutKey | DeleteKey] = []
+        self.writes: list[Write] = []
         self.conditions: list[Unchanged | Holds] = []
         self.octets = 0
         self._keys: set[str] = set()
@@ -82,12 +106,12 @@ class _Part:
             self._prefixes += (write.key,)
         self._keys.add(write.key)
 
-    def touches(self, write: PutKey | DeleteKey) -> bool:
+    def touches(self, write: Write) -> bool:
         """Return whether this part has a write of the same key: a transaction may write each key only once."""
         if write.key in self._keys or write.key.startswith(self._prefixes):
             return True
         return _is_prefix(write) and any(key.startswith(write.key) for key in self._keys)
 
 
-def _size(write: PutKey | DeleteKey) -> int:
+def _size(write: Write) -> int:
     return len(write.key) + (len(write.value) if isinstance(write, PutKey) else 0)

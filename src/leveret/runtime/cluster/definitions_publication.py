@@ -11,10 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from leveret.core.broker.broker import Broker
-from leveret.core.replication.cluster import WITH_CONNECTIONS, Placement, definition_writes, encode
+from leveret.core.replication.cluster import (
+    WITH_CONNECTIONS,
+    Placement,
+    are_of_one_queue,
+    definition_writes,
+    encode,
+)
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
@@ -121,9 +128,8 @@ class DefinitionsPublication:
                 put.clear()
         last = PutKey(keys.epoch, encode(max(self._broker.epochs.last, state.epoch)))
         revision: int | None = 0
-        for part in parts(
-            StoreTransaction((member.definitions_lock.lock_condition,), (*writes.values(), last))
-        ):
+        whole = StoreTransaction((member.definitions_lock.lock_condition,), (*writes.values(), last))
+        for part in parts(whole, belong_together=partial(are_of_one_queue, keys)):
             revision = await self._written(part)
             if revision is None:
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise, starmap
 
 import pytest
 from hypothesis import given
@@ -41,25 +41,30 @@ WRITES = st.lists(
 )
 
 
-@given(WRITES, st.sets(KEY, max_size=5), st.integers(6, 9), st.integers(1, 12))
+@given(WRITES, st.sets(KEY, max_size=5), st.integers(6, 9), st.integers(1, 12), st.sampled_from(["", "aa"]))
 def test_parts_do_the_same_and_fit(
-    writes: list[PutKey | DeleteKey], guarded: set[str], ops_max: int, bytes_max: int
+    writes: list[PutKey | DeleteKey], guarded: set[str], ops_max: int, bytes_max: int, pair: str
 ) -> None:
+    def belong_together(one: PutKey | DeleteKey, other: PutKey | DeleteKey) -> bool:
+        return bool(pair) and (one.key, other.key) == (pair, "b")
+
     definitions_lock = Holds("pen", b"me")
     conditions = [Unchanged(key, 3) for key in sorted(guarded)]
     whole = StoreTransaction((definitions_lock, *conditions), tuple(writes))
     had = {"a": b"1", "ab": b"2", "b": b"3"}
     has = had
-    found = parts(whole, ops_max, bytes_max)
+    found = parts(whole, ops_max, bytes_max, belong_together)
     for part in found:
         assert len(part.writes) <= ops_max
         assert len(part.conditions) <= ops_max
         octets = sum(len(write.key) + len(getattr(write, "value", b"")) for write in part.writes)
-        assert octets <= bytes_max or len(part.writes) == 1
+        assert octets <= bytes_max or len(part.writes) == 1 or belong_together(*part.writes)
         assert part.conditions[0] == definitions_lock
         assert not any(touches(one, other) for one, other in combinations(part.writes, 2))
         has = runs(part, has)
     assert has == runs(whole, had)
+    pairs = sum(starmap(belong_together, pairwise(writes)))
+    assert sum(belong_together(*each) for part in found for each in pairwise(part.writes)) == pairs
     for condition in conditions:
         held = [number for number, part in enumerate(found) if condition in part.conditions]
         writing = [

@@ -91,6 +91,22 @@ def test_what_is_deleted_and_put_again_is_replaced_in_one_transaction() -> None:
     }
 
 
+def test_no_node_learns_of_a_queue_before_it_learns_where_that_is() -> None:
+    """Each node that knew the definition alone led the queue and confirmed; one of them was right (2026-11-30)."""
+    queues = [d.Queue(vhost="/", name=f"q{number}", epoch=number + 1) for number in range(200)]
+    found = shared(
+        d.Put(d.Exchange(vhost="/", name="x", type="fanout")),
+        *map(d.Put, queues),
+        *(d.Delete("queues", queue.key) for queue in queues[:150]),
+    )
+    assert len(found) > 2
+    for transaction in found:
+        kinds = {write.key: type(write) for write in transaction.writes}
+        for queue in queues:
+            definition = kinds.get(KEYS.definition("queues", queue.key))
+            assert definition is kinds.get(KEYS.placement(*queue.key))
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
