@@ -3,8 +3,8 @@
 `PlanReader` reads the messages and passes them to publishers; `PlanPublisher` connects publishers to a broker. All
 queues of a call go through the files together, so a file's row group is read once for all queues with unsettled
 messages in it. The broker writes the last publishing id of each queue together with the messages; a publisher
-continues after that id, and the broker drops ids that it has. So any number of repeated, killed or stray publishers
-of one plan put each message there once, in order.
+continues after that id, and the broker drops ids that it has. It takes a chunk of a segment only right behind that id.
+So any number of repeated, killed or stray publishers of one plan put each message there once, in order.
 """
 
 from __future__ import annotations

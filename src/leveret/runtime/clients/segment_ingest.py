@@ -8,7 +8,9 @@ they are. Both give the same messages in the same order, each chunk with the pla
 The order of the steps, and a crash between any two of them: 1. the file is checked and synced where it is staged (it
 counts for nothing); 2. it is renamed into the log (nothing is promised; a start finds all of it, or nothing); 3. the
 group commit syncs the directory and the end of the segment before it; 4. the recovery is told. A recovery that is run
-again asks for the number of the last message, and goes on behind it: what is in the log is never taken in twice.
+again asks for the number of the last message, and goes on behind it: what is in the log is never taken in twice. An
+attempt that was given up may still be appending then: whichever of the two finds that a chunk does not begin behind
+the last message ends.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ class SegmentIngest:
         self._running = asyncio.get_running_loop().create_task(run(), name="staged segment")
 
     async def _take_in(self, reference: str, announced: StagedSegment, done: Callable[[], None]) -> None:
-        self._check(reference, announced)
+        self._check(reference, announced.first, announced.last)
         staged = self._store.staged
         segment, chunks = await asyncio.to_thread(staged.read, announced.directory, announced.base)
         numbers = [_number(chunk, reference) for chunk in chunks]
@@ -118,13 +120,13 @@ class SegmentIngest:
             raise StorageError(f"{segment.path}: its messages are not those that were announced")
         await self._begun_on_disk()
         # The queue may be another one by now, or another process may have brought these messages.
-        self._check(reference, announced)
+        self._check(reference, announced.first, announced.last)
         queue = self._queue()
         if self._fits(queue, segment, chunks, reference):
             self._store.take_in(queue, segment, chunks, announced.body_bytes)
             self._flush(queue)
         else:
-            await self._append(queue, segment, chunks, announced)
+            await self._append(queue, segment, chunks, reference, announced)
         # No outcome is reported for messages in removed files: the recovery ends, and is run again.
         # In a cluster also its mirrors have them then: a plan that is done does not bring them again.
         self._engine.when_safe(queue, lambda: done() if queue.damage is None else None)
@@ -151,14 +153,14 @@ class SegmentIngest:
             raise NotFound(f"there is no queue '{self._key[1]}' in vhost '{self._key[0]}' at this node")
         return queue
 
-    def _check(self, reference: str, announced: StagedSegment) -> None:
-        """Check that the queue keeps messages, and has those before the segment's and no others."""
+    def _check(self, reference: str, first: int, last: int) -> None:
+        """Check that the queue keeps messages, and has those before number `first` and no others."""
         self._messages.check()
-        last = self.last_sequence(reference)
-        if announced.first != last + 1:
+        there = self.last_sequence(reference)
+        if first != there + 1:
             raise PreconditionFailed(
-                f"queue '{self._key[1]}' has recovered messages up to number {last}: a segment of those from "
-                f"{announced.first} to {announced.last} is not taken in"
+                f"queue '{self._key[1]}' has recovered messages up to number {there}: a segment of those from "
+                f"{first} to {last} is not taken in"
             )
 
     def _fits(self, queue: Queue, segment: Segment, chunks: list[Chunk], reference: str) -> bool:
@@ -179,16 +181,22 @@ class SegmentIngest:
         )
 
     async def _append(
-        self, queue: Queue, segment: Segment, chunks: list[Chunk], announced: StagedSegment
+        self, queue: Queue, segment: Segment, chunks: list[Chunk], reference: str, announced: StagedSegment
     ) -> None:
         """Append the chunks of a segment that does not fit, with other clients served in between."""
-        records = announced.last + 1 - announced.first
+        first, octets, records = announced.first, announced.body_bytes, announced.last + 1 - announced.first
         for chunk in self._store.staged.chunks(segment, chunks):
             if self._queue() is not queue:
                 raise NotFound(f"queue '{queue.key[1]}' in vhost '{queue.key[0]}' was deleted meanwhile")
             if queue.gathered:
                 self._engine.append_now(queue)
-            self._store.append_stored(queue, chunk, announced.body_bytes * chunk.header.records // records)
+            # Another attempt of the recovery may have gone on behind the chunk before.
+            self._check(reference, first, announced.last)
+            first += chunk.header.records
+            # The octets that are left are shared, so that those of all chunks together are exact.
+            share = octets * chunk.header.records // records
+            octets, records = octets - share, records - chunk.header.records
+            self._store.append_stored(queue, chunk, share)
             self._flush(queue)
             await asyncio.sleep(0)
         self._store.staged.discard(segment)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from leveret.core.queues.consumers import DeliverySource
@@ -186,6 +187,49 @@ async def test_a_segment_that_no_longer_fits_is_appended_message_for_message(dir
     assert site.contents() == [*early, *between, *(body(n) for n in range(1, 20))]
     await site.restart()
     assert site.contents() == [*early, *between, *(body(n) for n in range(1, 20))]
+
+
+async def test_a_segment_whose_rest_another_attempt_brings_meanwhile_doubles_none(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await site_with(directory)
+    abandoned = stage(site, range(1, 61))
+    early = await site.publish(2)
+    loop, queues = asyncio.get_running_loop(), site.node.log_store.queues
+    ended, brought = loop.create_future(), loop.create_future()
+    again = site.node.stream_server.recovery_queue("job", "v", "q")
+
+    def bring_the_rest() -> None:
+        last = again.last_sequence(REFERENCE)
+        rest = [MessageRun.of(last + 1, [stored(n) for n in range(last + 1, 61)])]
+        again.append(REFERENCE, rest, lambda: brought.set_result(last))
+
+    original, chunks = queues.append_stored, 0
+
+    def appended(*args: Any) -> None:
+        nonlocal chunks
+        original(*args)
+        chunks += 1
+        if chunks == 1:
+            loop.call_soon(bring_the_rest)
+
+    monkeypatch.setattr(queues, "append_stored", appended)
+    ingest_of(site).take_in(
+        REFERENCE, abandoned, lambda: ended.set_exception(AssertionError("it was taken in")), ended.set_result
+    )
+    assert await asyncio.wait_for(brought, 30) == CHUNK
+    assert isinstance(await asyncio.wait_for(ended, 30), PreconditionFailed)
+    assert site.contents() == [*early, *(body(n) for n in range(1, 61))]
+    assert again.last_sequence(REFERENCE) == 60
+
+
+async def test_the_octets_of_a_segment_that_is_appended_are_those_of_its_bodies(directory: Path) -> None:
+    site = await site_with(directory)
+    announced = msgspec.structs.replace(stage(site, range(1, 60)), body_bytes=8 * 59 + 1)
+    await site.publish(1)
+    before = site.queue().ready_bytes
+    await take_in(site, announced)
+    assert site.queue().ready_bytes - before == 8 * 59 + 1
 
 
 async def test_an_error_of_one_segment_holds_up_no_other(
