@@ -5,7 +5,6 @@ A running recovery may need any file; an interrupted one needs the files that it
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -39,24 +38,37 @@ def sweep_alone(manifest: Manifest, terms: Terms | None = None) -> None:
 
 
 def delete_unread(
-    manifest: Manifest, work: Path, places: list[Place], vhosts: Collection[str] | None = None
+    manifest: Manifest, work: Path, places: list[Place], terms: Terms | None = None
 ) -> list[Place]:
-    """Delete those of these places that no recovery needs and no manifest entry names; return the others."""
+    """Delete those of these places that no recovery needs and no manifest entry names; return those to try again.
+
+    In a shared archive another node may own the vhosts by now, in whose logs the same names are other files: nothing is
+    deleted then.
+    """
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
-        needed = _needed(manifest, vhosts)
+        needed = _needed(manifest, terms)
         if needed is not None:
             kept = {manifest.data_dir / name for name in needed}
-            for place in places:
-                if place not in kept:
-                    place.unlink(missing_ok=True)
+            with manifest.locked():
+                manifest.check_owned(terms or (), terms)
+                named = {manifest.data_dir / name for file in manifest.files() for name in file.names}
+                for place in places:
+                    if place not in kept and place not in named:
+                        place.unlink(missing_ok=True)
             return [place for place in places if place in kept]
     return places
 
 
-def _needed(manifest: Manifest, vhosts: Collection[str] | None) -> set[str] | None:
-    """The files that unfinished recoveries need, None if unknown; call under the recovery's lock."""
-    # Left by rehearsals and dry runs that were killed: none runs now.
-    clear_scratch(manifest.data_dir, vhosts)
+def _needed(manifest: Manifest, terms: Terms | None) -> set[str] | None:
+    """The files that unfinished recoveries need, None if unknown; call under the recovery's lock.
+
+    Raises:
+        Superseded: another node owns one of the vhosts by now, and its rehearsals may be running.
+    """
+    with manifest.locked():
+        manifest.check_owned(terms or (), terms)
+        # Left by rehearsals and dry runs that were killed: none runs now.
+        clear_scratch(manifest.data_dir, terms)
     with suppress(StorageError):
         delete_forgotten(manifest)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ class Compaction:
         self._threads = ThreadPoolExecutor(1, "compaction")
         self._running: Future[list[dict[str, Any]]] | None = None
         self._garbage: list[Place] = []
+        self._terms: Terms | None = None
 
     def turn(self, job: TransferJob) -> list[dict[str, Any]]:
         """Begin when due; return the compactions since the last call: vhost, files, bytes, from_bytes, records.
@@ -60,7 +60,7 @@ class Compaction:
 
     def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
         manifest = Manifest(job.root)
-        self._delete_garbage(manifest, job.work, job.owned)
+        self._delete_garbage(manifest, job.work, job.terms)
         now_ms = time.time_ns() // 1_000_000
         work: list[Work] = [
             (files, known_since_ms(manifest, files, now_ms))
@@ -110,10 +110,13 @@ class Compaction:
             self._spark, len(work), lambda number: _compacted(root, work[number], terms), StoredFile | str
         )
 
-    def _delete_garbage(self, manifest: Manifest, work: Path, vhosts: Collection[str] | None) -> None:
+    def _delete_garbage(self, manifest: Manifest, work: Path, terms: Terms | None) -> None:
         """Delete files compacted in an earlier turn, once no recovery may read them."""
+        if terms != self._terms:
+            # A vhost may have had another owner meanwhile, whose files may have these names. The transfer swept since.
+            self._garbage, self._terms = [], terms
         if self._garbage:
-            self._garbage = delete_unread(manifest, work, self._garbage, vhosts)
+            self._garbage = delete_unread(manifest, work, self._garbage, terms)
 
 
 def _compacted(root: Place, work: Work, terms: Terms) -> StoredFile | str:

@@ -14,11 +14,12 @@ from leveret.pipeline.archive.manifest import Manifest, Superseded
 from leveret.pipeline.archive.ownership import MARK, claim, identify
 from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, delete_unfrozen, pinned
 from leveret.pipeline.archive.store import delete_orphans
-from leveret.pipeline.archive.sweep import sweep
+from leveret.pipeline.archive.sweep import delete_unread, sweep
 from leveret.pipeline.files.files import Place, make_directory
 from leveret.pipeline.jobs.job import SCRATCH, LoginCredentials, RecoverJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery.driver import RecoveryRun
+from leveret.pipeline.transfer.compaction import Compaction
 from tests.unit.pipeline.archive.test_manifest import stored
 
 
@@ -174,6 +175,39 @@ def test_an_owner_that_was_paused_sweeps_nothing_that_the_next_one_is_about_to_r
     with pytest.raises(Superseded):
         delete_orphans(paused, terms={"/": 1})
     assert (data_dir / coming.path).exists()
+
+
+def test_an_owner_that_was_paused_deletes_no_file_that_the_next_one_wrote_under_the_name_of_an_old_one(
+    data_dir: Place, tmp_path: Path
+) -> None:
+    """The operator deleted the vhost's data meanwhile, so the logs began anew."""
+    manifest = Manifest(data_dir)
+    claim(manifest, {"/": 1})
+    claim(Manifest(data_dir), {"/": 2})
+    coming, rehearsal = (
+        data_dir / stored(data_dir, 0, 10).path,
+        PlanDirectory.new(data_dir, "/", f"{SCRATCH}/r"),
+    )
+    rehearsal.freeze(RecoveryPlan(plan_id="p", vhost="/", number=1, files=[], parts=[]))
+    assert delete_unread(Manifest(data_dir), tmp_path, [coming], {"/": 1}) == [coming]
+    assert coming.exists()
+    assert rehearsal.is_frozen
+    assert delete_unread(Manifest(data_dir), tmp_path, [coming], {"/": 2}) == []
+    assert not coming.exists()
+    assert not rehearsal.is_frozen
+
+
+def test_an_owner_that_was_another_ones_meanwhile_leaves_what_it_replaced_before_to_its_sweep(
+    data_dir: Place, tmp_path: Path
+) -> None:
+    compaction, manifest = Compaction(cast(Any, None)), Manifest(data_dir)
+    claim(manifest, {"/": 3})
+    coming = data_dir / stored(data_dir, 0, 10).path
+    compaction._delete_garbage(manifest, tmp_path, {"/": 1})
+    compaction._garbage = [coming]
+    compaction._delete_garbage(manifest, tmp_path, {"/": 3})
+    assert coming.exists()
+    assert compaction._garbage == []
 
 
 def test_an_owner_that_was_paused_leaves_the_plans_of_later_owners_alone(tmp_path: Path) -> None:

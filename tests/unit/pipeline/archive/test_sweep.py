@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.recovery_plan import PlanDirectory, PlanOutcome, pinned
-from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep
+from leveret.pipeline.archive.sweep import RECOVERY_LOCK, delete_unread, sweep
 from leveret.pipeline.files import files as files_module
 from leveret.pipeline.files.files import Place, locked, matching, name_in
 from leveret.pipeline.recovery.publish import PlanPublisher
@@ -164,6 +164,15 @@ def test_while_nobody_knows_what_a_plan_needs_all_stays(archive: Archive) -> Non
     place.write_bytes(octets)
     archive.compact()
     assert archive.present == archive.named | set(directory.files)
+
+
+def test_a_file_that_the_manifest_names_again_stays(archive: Archive) -> None:
+    upstream = StandbyUpstream()
+    add_traffic(upstream)
+    archive.transfer(upstream)
+    named = [archive.data_dir / name for name in archive.named]
+    assert delete_unread(Manifest(archive.data_dir), archive.work, named) == []
+    assert archive.present == archive.named
 
 
 def test_while_a_recovery_is_under_way_all_stays_whatever_its_plan_is_to_be(archive: Archive) -> None:
