@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.files.files import Place, make_directory
+from leveret.pipeline.files.files import Place, locked, make_directory
 from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark import daemon
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
@@ -68,6 +69,7 @@ _WORKERS: Final = {
     "MIMALLOC_PURGE_DELAY": "1000",
 }
 """The environment of Spark's Python workers."""
+LOCK_TIMEOUT_S: Final = 30.0
 _SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
 """Settings that may hold passwords and keys; none is needed to launch the JVM."""
 
@@ -78,6 +80,17 @@ def empty_scratch(work_dir: Path, name: str) -> Path:
     shutil.rmtree(scratch, ignore_errors=True)
     make_directory(scratch)
     return scratch
+
+
+@contextmanager
+def locked_scratch(work_dir: Path, name: str, what: str) -> Iterator[Path]:
+    """As `empty_scratch`, for a job that an operator may begin twice: while one runs, it keeps its directory.
+
+    Raises:
+        StorageError: another process is doing that.
+    """
+    with locked(work_dir / f"{name}.lock", LOCK_TIMEOUT_S, what):
+        yield empty_scratch(work_dir, name)
 
 
 def start_session(

@@ -37,7 +37,7 @@ from leveret.pipeline.files.files import (
 from leveret.pipeline.jobs.job import ExportJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
-from leveret.pipeline.spark.session import empty_scratch, start_session
+from leveret.pipeline.spark.session import locked_scratch, start_session
 from leveret.pipeline.table.columns import PENDING
 from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges
 from leveret.pipeline.table.request import TableRequest, request_of
@@ -53,11 +53,10 @@ def run_export(job: ExportJob, parent: ParentChannel) -> None:
     """Export and report `done`.
 
     Raises:
-        LeveretError: as `export_messages`; Spark does not start.
+        LeveretError: as `export_messages`; Spark does not start, or another export runs.
     """
     request = request_of(job.options)
-    scratch = empty_scratch(job.work, "export")
-    with _new_place(job) as target:
+    with locked_scratch(job.work, "export", "exporting") as scratch, _new_place(job) as target:
         manifest = open_archive(job.data_dir)
         plan_ranges(manifest, request)
         spark = start_session("export", job.spark, scratch, store=job.root)

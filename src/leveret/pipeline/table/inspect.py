@@ -17,7 +17,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.jobs.job import InspectJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
-from leveret.pipeline.spark.session import empty_scratch, start_session
+from leveret.pipeline.spark.session import locked_scratch, start_session
 from leveret.pipeline.table.plan import FileRange, plan_ranges
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.scan import read_rows
@@ -31,15 +31,15 @@ def run_inspection(job: InspectJob, parent: ParentChannel) -> None:
     """Count and report `done`; Spark is not started without messages.
 
     Raises:
-        LeveretError: as `count_messages`; Spark does not start.
+        LeveretError: as `count_messages`; Spark does not start, or another inspection runs.
     """
     manifest = Manifest(job.root)
     if not manifest.files():
         parent.say("done", rows=[])
         return
-    scratch = empty_scratch(job.work, "inspect")
-    spark = start_session("inspect", job.spark, scratch, store=job.root)
-    rows = with_progress(parent, "inspect", lambda inbox: count_messages(spark, manifest, inbox))
+    with locked_scratch(job.work, "inspect", "inspecting") as scratch:
+        spark = start_session("inspect", job.spark, scratch, store=job.root)
+        rows = with_progress(parent, "inspect", lambda inbox: count_messages(spark, manifest, inbox))
     parent.say("done", rows=rows)
 
 

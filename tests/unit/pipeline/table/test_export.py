@@ -8,9 +8,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from leveret.model.errors import StorageError
 from leveret.pipeline.files.files import Place, write_durably
+from leveret.pipeline.jobs.job import ExportJob
+from leveret.pipeline.spark import session
+from leveret.pipeline.spark.session import locked_scratch
 from leveret.pipeline.table import export
-from leveret.pipeline.table.export import COMPLETE, export_messages
+from leveret.pipeline.table.export import COMPLETE, export_messages, run_export
 from leveret.pipeline.table.plan import open_archive
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -38,3 +42,18 @@ def test_all_files_of_an_export_are_on_disk_before_it_is_complete(
     assert rows == [{"vhost": "/", "queue": "q", "messages": 5, "pending": 5}]
     assert msgspec.json.decode((target / COMPLETE).read_bytes())["files"] == ["messages-000000.parquet"]
     assert not disk.lacks(target)
+
+
+def test_an_export_beside_another_one_is_refused_and_deletes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "archive"
+    transfer(StandbyUpstream(), archive)
+    job = ExportJob(data_dir=str(archive), target=str(tmp_path / "export"))
+    monkeypatch.setattr(session, "LOCK_TIMEOUT_S", 0)
+    with locked_scratch(job.work, "export", "exporting") as scratch:
+        (scratch / "messages-000000.parquet").touch()
+        with pytest.raises(StorageError, match="another process is exporting"):
+            run_export(job, cast(Any, None))
+        assert (scratch / "messages-000000.parquet").exists()
+    assert not Path(job.target).exists()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.model.errors import StorageError
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.jobs.job import InspectJob
+from leveret.pipeline.spark import session
+from leveret.pipeline.spark.session import locked_scratch
 from leveret.pipeline.table import inspect as module
 from leveret.pipeline.table.columns import schema_of
-from leveret.pipeline.table.inspect import COUNTED, MessageCounts, has_replaced
+from leveret.pipeline.table.inspect import COUNTED, MessageCounts, has_replaced, run_inspection
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
@@ -56,3 +61,18 @@ def test_files_that_the_transfer_replaced_while_they_were_read_are_told_from_dam
     assert has_replaced(seen, files)
     assert seen.files() == Manifest(tmp_path).files()
     assert not has_replaced(seen, seen.files())
+
+
+def test_an_inspection_beside_another_one_is_refused_and_deletes_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = StandbyUpstream()
+    upstream.publish("/", "q", [stored_message(b"1")])
+    transfer(upstream, tmp_path)
+    job = InspectJob(data_dir=str(tmp_path))
+    monkeypatch.setattr(session, "LOCK_TIMEOUT_S", 0)
+    with locked_scratch(job.work, "inspect", "inspecting") as scratch:
+        (scratch / "block").touch()
+        with pytest.raises(StorageError, match="another process is inspecting"):
+            run_inspection(job, cast(Any, None))
+        assert (scratch / "block").exists()
