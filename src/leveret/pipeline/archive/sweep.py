@@ -5,6 +5,7 @@ A running recovery may need any file; an interrupted one needs the files that it
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,11 @@ from leveret.pipeline.archive.recovery_plan import clear_scratch, delete_forgott
 from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.files.files import Place, locked
 
+logger = logging.getLogger(__name__)
+
 RECOVERY_LOCK: Final = "recovery.lock"
+_reported: Final[set[str]] = set()
+"""The errors that the log has: compactions look at the plans over and over."""
 
 
 def sweep(manifest: Manifest, work: Path, terms: Terms | None = None) -> None:
@@ -73,5 +78,8 @@ def _needed(manifest: Manifest, terms: Terms | None) -> set[str] | None:
         delete_forgotten(manifest)
     try:
         return pinned(manifest.data_dir)
-    except StorageError:
+    except StorageError as error:
+        if str(error) not in _reported:
+            _reported.add(str(error))
+            logger.warning("archive_not_swept error=%s", error)
         return None

@@ -166,6 +166,21 @@ def test_while_nobody_knows_what_a_plan_needs_all_stays(archive: Archive) -> Non
     assert archive.present == archive.named | set(directory.files)
 
 
+def test_a_plan_that_keeps_all_files_because_it_cannot_be_read_is_in_the_log_once(
+    archive: Archive, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream = StandbyUpstream()
+    add_traffic(upstream)
+    archive.transfer(upstream)
+    directory = archive.plan()
+    assert directory is not None
+    (directory.path / "plan.json").write_bytes(b"")
+    for _ in range(3):
+        archive.sweep()
+    [line] = caplog.messages
+    assert line.startswith(f"archive_not_swept error={directory.path / 'plan.json'}: ")
+
+
 def test_a_file_that_the_manifest_names_again_stays(archive: Archive) -> None:
     upstream = StandbyUpstream()
     add_traffic(upstream)
