@@ -27,12 +27,14 @@ from leveret.model.errors import (
     NotFound,
     PeerError,
     PreconditionFailed,
+    StorageError,
 )
 from leveret.model.host_port import host_and_port
 from leveret.pipeline.jobs.tls import reason_of
 from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
 from leveret.wire.stream.codec import Code, StreamCommand
 from leveret.wire.stream.commands import (
     Credit,
@@ -279,9 +281,13 @@ class StreamClient:
                 f"{error}: queue '{queue}' in vhost '{self._vhost}' is not durable, or exclusive, there: it would not "
                 "keep recovered messages; delete it, and recover again, which makes it as it was at the upstream"
             ) from error
-        query = QueryPublisherSequence(link.next_id(), reference, stream)
-        sequence = link.request(query, QueryPublisherSequenceResponse).sequence
-        publisher = RecoveryPublisher(link, free, sequence, lambda: self._publishers.pop(free))
+
+        def ask() -> int:
+            query = QueryPublisherSequence(link.next_id(), reference, stream)
+            return link.request(query, QueryPublisherSequenceResponse).sequence
+
+        taken = ask if stream.startswith(STAGED_STREAM_PREFIX) else None
+        publisher = RecoveryPublisher(link, free, ask(), lambda: self._publishers.pop(free), taken)
         self._publishers[free] = publisher
         return publisher
 
@@ -363,9 +369,16 @@ class RecoveryPublisher:
     """
 
     def __init__(
-        self, connection: StreamConnection, number: int, last_sequence: int, forget: Callable[[], object]
+        self,
+        connection: StreamConnection,
+        number: int,
+        last_sequence: int,
+        forget: Callable[[], object],
+        taken: Callable[[], int] | None = None,
     ) -> None:
-        self.last_sequence = last_sequence
+        """`taken` asks for the number of the last message that is there, for a publisher of segments."""
+        self.last_sequence = self._there = last_sequence
+        self._taken = taken
         self._connection = connection
         self._number = number
         self._forget = forget
@@ -387,18 +400,35 @@ class RecoveryPublisher:
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
         """Wait until every sent id up to `up_to` is durable at the server.
 
+        A segment may take long, with those of many queues appended in turns: the time begins anew while messages come.
+
         Raises:
             Refusal: the server refused some of them.
             ConnectionLost: that took longer than `timeout_s`.
+            StorageError: a segment took longer, and the connection goes on.
         """
         link = self._connection
         deadline = time.monotonic() + timeout_s
         while self._sent and self._sent[0][0] <= up_to:
             if (left := deadline - time.monotonic()) <= 0:
-                link.lose(f"{len(self._sent)} runs of messages are unconfirmed after {timeout_s} s")
-            link.set_timeout(left)
-            link.await_command(PublishConfirm)
+                self._check_grown(timeout_s)
+                deadline = time.monotonic() + timeout_s
+            elif self._taken is None or link.comes_within(left):
+                link.set_timeout(left)
+                link.await_command(PublishConfirm)
         link.set_timeout()
+        self._there = max(self._there, up_to)
+
+    def _check_grown(self, timeout_s: float) -> None:
+        """Check that the queue has got messages since the last look, after a time without a confirm."""
+        link, before = self._connection, self._there
+        late = f"{len(self._sent)} runs of messages are unconfirmed after {timeout_s} s"
+        if self._taken is None:
+            link.lose(late)
+        link.set_timeout()
+        self._there = self._taken()
+        if self._sent and self._there <= before:
+            raise StorageError(f"{link.peer}: {late}, and no message came since number {before}")
 
     def close(self) -> None:
         """Free the publisher's number; unconfirmed messages stay unconfirmed."""

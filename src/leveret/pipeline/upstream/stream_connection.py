@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import select
 import socket
 import ssl
 import struct
@@ -223,6 +224,10 @@ class StreamConnection:
         except (OSError, PeerError) as error:
             self.lose(str(error))
 
+    def comes_within(self, seconds: float) -> bool:
+        """Wait for octets of a frame, or the end of the connection; return False if nothing came in time."""
+        return self.closed or self._reader.comes_within(seconds)
+
     def send(self, *octets: bytes | memoryview) -> None:
         """Send whole frames, which may be in pieces.
 
@@ -326,6 +331,15 @@ class _FrameReader:
         while there < size:
             there += self._received(self._socket.recv_into(frame[there:], 0, self._flags))
         return frame.toreadonly()
+
+    def comes_within(self, seconds: float) -> bool:
+        """Whether something is here to read, at the latest after this time."""
+        decrypted = self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
+        if self._end > self._start or decrypted:
+            return True
+        looking = select.poll()
+        looking.register(self._socket, select.POLLIN)
+        return bool(looking.poll(seconds * 1000))
 
     def _room(self, size: int) -> memoryview:
         if self.block is None:

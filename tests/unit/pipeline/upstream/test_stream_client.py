@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leveret.model.errors import InvalidCommand
+from leveret.model.errors import InvalidCommand, StorageError
 from leveret.pipeline.upstream.stream_client import (
     GapError,
     RecoveryPublisher,
@@ -104,3 +104,37 @@ def test_what_is_waited_for_is_confirmed_whole_in_whatever_order_confirms_come(
     came = len(order) - len(connection.left)
     assert needed <= {*order[:came]}
     assert not needed <= {*order[: came - 1]}, "no longer than it has to"
+
+
+class Appending(Confirming):
+    """A connection to a node that appends a segment's messages, and confirms the segment once it has all of them."""
+
+    peer = "node:5552"
+
+    def __init__(self, *there: int) -> None:
+        super().__init__([60])
+        self.there = deque(there)
+
+    def comes_within(self, seconds: float) -> bool:
+        return not self.there
+
+    def taken(self) -> int:
+        return self.there.popleft()
+
+
+def announcing(link: Any) -> RecoveryPublisher:
+    publisher = link.publisher = RecoveryPublisher(link, 1, 20, lambda: None, link.taken)
+    publisher.publish(MessageRun.of(60, [b"a segment of the messages from 21 to 60"]))
+    return publisher
+
+
+def test_a_segment_is_waited_for_as_long_as_the_queue_gets_messages() -> None:
+    link = Appending(21, 40, 58)
+    announcing(link).wait_confirmed(60, 0.001)
+    assert not link.left
+
+
+def test_a_segment_of_which_no_more_comes_is_given_up_and_the_others_of_the_connection_are_not() -> None:
+    link = Appending(21, 40, 40, 58)
+    with pytest.raises(StorageError, match="no message came since number 40"):
+        announcing(link).wait_confirmed(60, 0.001)

@@ -276,6 +276,27 @@ def test_frames_that_are_kept_together_stand_in_blocks_of_memory() -> None:
     assert len({id(block) for block in (first, third, large, last, apart.obj)}) == 5
 
 
+def test_a_wait_in_which_nothing_comes_leaves_the_connection_as_it_was() -> None:
+    said = threading.Event()
+
+    def script(line: Line) -> None:
+        line.handshake()
+        said.wait(TIMEOUT_S)
+        line.peer.sendall(wire.Deliver(1, b"a").encode() + wire.Deliver(1, b"b").encode())
+        line.hear()
+
+    with server(script) as port:
+        link = connection(port)
+        assert not link.comes_within(0.01)
+        said.set()
+        for octet in (b"a", b"b"):
+            assert link.comes_within(TIMEOUT_S)
+            assert bytes(link.next_frame()[5:]) == octet
+        assert not link.comes_within(0.01)
+        link.close()
+        assert link.comes_within(0.01), "whoever reads now is told that it is closed"
+
+
 def test_codes_have_names() -> None:
     assert name_of(8) == "authentication failure (code 8)"
     assert name_of(4711) == "code 4711"
