@@ -115,7 +115,7 @@ class Rejoin:
         self, positions: dict[str, UpstreamPosition], unknown: Container[Place]
     ) -> list[DivergentReport]:
         begun, reports = await self._quarantine(positions, unknown)
-        # At this point the node can still stay an upstream.
+        # At this point the node can still stay an upstream, if without an archive from its time as a standby.
         await self._node.standby.keep_former_archive()
         self._state_file.save(msgspec.to_builtins(begun))
         try:
