@@ -154,7 +154,11 @@ def stored_positions_at(
 def _last_rows(
     data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None
 ) -> dict[_PositionKey, _Row]:
-    """The last row of each reader and publisher of the present incarnations, the most recent publisher last."""
+    """The last row of each reader and publisher of the present incarnations, the most recent publisher last.
+
+    The last row is that of the latest chunk of the stream. Files do not tell: those of a node that led the stream
+    before may be the later ones, for what that node collects of other queues.
+    """
     wanted = [
         file for file in files if file.stored_positions and (as_of_ms is None or file.min_ms <= as_of_ms)
     ]
@@ -170,6 +174,8 @@ def _last_rows(
                     continue
                 if as_of_ms is None or file.history_from_ms or row.timestamp_ms <= as_of_ms:
                     key = (row.queue, row.epoch, row.kind, row.name)
+                    if key in found and row.offset <= found[key].offset:
+                        continue
                     found.pop(key, None)
                     found[key] = row
                     newest[row.queue] = max(row.epoch, newest.get(row.queue, 0), key=in_order)

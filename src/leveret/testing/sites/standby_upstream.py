@@ -52,12 +52,17 @@ def outgoing_chunk(
     kind: ChunkType,
     at_ms: int,
     queue_type: str = "",
+    positions: Sequence[tuple[Attribute, bytes, int]] = (),
 ) -> bytes:
-    """Return a raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer."""
+    """Return a raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer.
+
+    With the stored positions of a stream's readers and publishers, if there are any.
+    """
     data = b"".join(map(encode_entry, bodies))
     trailer = encode_trailer(
         encode_attribute(Attribute.QUEUE_EPOCH, queue.encode(), epoch),
         encode_attribute(Attribute.QUEUE_OFFSET, queue_type.encode(), queue_offset),
+        *(encode_attribute(*each) for each in positions),
     )
     count = len(bodies)
     return (
@@ -100,9 +105,12 @@ class FakeOutgoingLog(FakeServedLog):
         kind: ChunkType,
         at_ms: int,
         queue_type: str = "",
+        positions: Sequence[tuple[Attribute, bytes, int]] = (),
     ) -> bytes:
         """Append a copy of a queue's chunk; return the copy."""
-        chunk = outgoing_chunk(self._next_offset, queue, epoch, offset, bodies, kind, at_ms, queue_type)
+        chunk = outgoing_chunk(
+            self._next_offset, queue, epoch, offset, bodies, kind, at_ms, queue_type, positions
+        )
         self._ids.append(self._next_offset)
         self._chunks.append(chunk)
         self._stamps.append(at_ms)
