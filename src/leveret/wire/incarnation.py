@@ -53,6 +53,11 @@ def without_messages(incarnation: Incarnations) -> Incarnations:
     return incarnation & _EPOCHS | ((1 << _COUNT_BITS) - 1) << INCARNATION_BITS
 
 
+def may_have_messages(incarnation: int) -> bool:
+    """Whether it is an incarnation that a queue may have, and none of `without_messages`."""
+    return incarnation != without_messages(incarnation)
+
+
 def next_count(count: int, *, renumbers: bool) -> int:
     """The count above INCARNATION_BITS of the next incarnation; `renumbers`: offsets may name other messages."""
     return ((count >> _RETURN_BITS) + 1 << _RETURN_BITS) if renumbers else count + 1

@@ -36,6 +36,7 @@ from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, range_name, 
 from leveret.pipeline.archive.stored_positions import SUFFIX, last_stored_positions
 from leveret.pipeline.archive.tables import messages_in, read_table
 from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
+from leveret.wire.incarnation import may_have_messages, numbering_of
 from leveret.wire.log_name import title_of, vhost_of
 
 FILES_MIN: Final = 32
@@ -147,7 +148,7 @@ def compact(
         bytes=size + settled_bytes + positions_bytes,
         min_ms=min(file.min_ms for file in files),
         max_ms=max(file.max_ms for file in files),
-        queues=[part for part in parts.values() if part.messages],
+        queues=[part for part in parts.values() if _is_named(part)],
         mark=files[-1].mark,
         epoch=files[-1].epoch,
         history_from_ms=max(file.max_ms for file in files) if since_ms is None else since_ms,
@@ -200,6 +201,14 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
         for first, count in part.ranges:
             known.add_range(first, count)
     return parts
+
+
+def _is_named(part: QueuePart) -> bool:
+    """Whether the manifest has to name what is left of a part: its messages, or that another numbering came.
+
+    What a later numbering had counts in the earlier ones in other logs until their end is here, though it is settled.
+    """
+    return bool(part.messages) or (numbering_of(part.epoch) > 0 and may_have_messages(part.epoch))
 
 
 def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:

@@ -345,8 +345,8 @@ class Manifest:
 
         Also ones that were removed since then.
 
-        Earlier files than the last state are those in it, which name all records of a queue (`compact`); none if
-        `up_to` is before it.
+        Earlier files than the last state are those in it, which name all records of an incarnation that had messages
+        left (`compact`); none if `up_to` is before it.
         """
         since = self.forgotten_by_vhost.get(vhost, 0)
         for entry in self.entries:

@@ -46,7 +46,7 @@ from leveret.pipeline.archive.settlements import settlements_of
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
-from leveret.wire.incarnation import epoch_of, generation_of, in_order, numbering_of, without_messages
+from leveret.wire.incarnation import epoch_of, generation_of, in_order, may_have_messages, numbering_of
 
 _THREADS: Final = 8
 """Settlements are read side by side: in a store, each read takes a while."""
@@ -124,14 +124,14 @@ def _add_renumbered(ranges: SettledRanges, manifest: Manifest, vhost: str) -> No
         manifest,
         vhost,
         lambda incarnations: (
-            len({numbering_of(each) for each in filter(_may_have_messages, incarnations)}) > 1
+            len({numbering_of(each) for each in filter(may_have_messages, incarnations)}) > 1
         ),
     )
     if not several:
         return
     settled = {incarnation: (starts, ends - starts) for incarnation, starts, ends in ranges.merged()}
     for queue, found in several:
-        incarnations = {each: parts for each, parts in found.items() if _may_have_messages(each)}
+        incarnations = {each: parts for each, parts in found.items() if may_have_messages(each)}
         for later, parts in incarnations.items():
             firsts, counts = np.array([each for part in parts for each in part.ranges], np.int64).T
             more = settled.get(QueueIncarnation(vhost, queue, later))
@@ -159,10 +159,6 @@ def _several(
         if (wanted := parts.get((part.queue, epoch_of(part.epoch)))) is not None:
             wanted[part.epoch].append(part)
     return [(queue, incarnations) for (queue, _), incarnations in parts.items()]
-
-
-def _may_have_messages(incarnation: int) -> bool:
-    return incarnation != without_messages(incarnation)
 
 
 def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:

@@ -127,6 +127,26 @@ def test_of_an_offset_that_was_given_twice_the_later_numbering_counts(tmp_path: 
     assert recovered(manifest) == later
 
 
+def test_a_compaction_remembers_a_later_numbering_of_which_nothing_is_left(tmp_path: Path) -> None:
+    """The earlier one, in the log of the node that led before, has not ended yet."""
+    manifest, a, b = Manifest(tmp_path), Node(A, tmp_path), Node(B, tmp_path)
+    a.messages(0, range(6))
+    a.store(manifest)
+    b.messages(0, range(4), epoch=RENUMBERED)
+    b.settle(4, (0, 4), epoch=RENUMBERED)
+    b.store(manifest)
+    assert recovered(manifest) == [(EPOCH, 5)], "what the next leader lacked"
+    for _ in range(2):
+        files = manifest.files_of_log(log_name("v", B))
+        manifest.append([compact(tmp_path, files)], removed=[file.path for file in files])
+        assert recovered(Manifest(tmp_path)) == [(EPOCH, 5)]
+        b.settle(0, (0, 1), epoch=EPOCH + 1)
+        b.store(manifest)
+    b.settle(6, (0, 6))
+    b.store(manifest)
+    assert recovered(Manifest(tmp_path)) == []
+
+
 @pytest.mark.parametrize("reason", MOVES)
 def test_a_move_counts_once_the_logs_are_ordered_up_to_it_and_an_ack_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
