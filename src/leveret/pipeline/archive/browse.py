@@ -55,7 +55,10 @@ def archived_messages(
 
 
 def _settles(file: StoredFile, queue: str) -> bool:
-    return bool(file.settlements) and any(part.queue == queue and part.settled for part in file.queues)
+    """Whether a file may have settlements of the queue; of a compacted one the manifest does not tell."""
+    is_compacted = file.history_from_ms > 0
+    settles = is_compacted or any(part.queue == queue and part.settled for part in file.queues)
+    return settles and bool(file.settlements)
 
 
 def _settled(data_dir: Place, files: list[StoredFile]) -> Masks:

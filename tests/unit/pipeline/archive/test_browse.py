@@ -8,9 +8,12 @@ import pytest
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.browse import archived_messages
+from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.store import store_range
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.log_name import log_name
+from tests.unit.pipeline.archive.test_logs_of_nodes import A, B, Node
 
 
 @pytest.fixture
@@ -70,6 +73,21 @@ def test_what_was_collected_twice_is_in_nobodys_place(tmp_path: Path, count: int
     Manifest(tmp_path).append([file])
     assert file.records == 14
     assert bodies(look(tmp_path, count=count)) == [b"%d" % at for at in range(count)]
+
+
+def test_what_a_compacted_file_settles_in_another_nodes_log_is_settled(tmp_path: Path) -> None:
+    """Node B led before; node A has copied the queue, settled two messages, and its log was compacted."""
+    manifest, a, b = Manifest(tmp_path), Node(A, tmp_path), Node(B, tmp_path)
+    b.messages(0, range(4))
+    b.store(manifest)
+    a.messages(0, range(4))
+    a.settle(4, (0, 2))
+    a.store(manifest)
+    files = manifest.files_of_log(log_name("v", A))
+    manifest.append([compact(tmp_path, files)], removed=[file.path for file in files])
+    rows = archived_messages(tmp_path, "v", "q", from_ms=0, count=10, body_bytes_max=10)
+    assert {row["offset"] for row in rows if row["settled"]} == {0, 1}
+    assert {row["offset"] for row in rows if not row["settled"]} == {2, 3}
 
 
 def test_a_large_body_is_cut_and_its_size_is_told(data_dir: Path) -> None:
