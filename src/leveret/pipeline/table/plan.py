@@ -1,12 +1,14 @@
 """Plans a read of the table: ranges of files for tasks, from the manifest alone.
 
 A task gets neighbouring files of one vhost, or a share of the row groups of a large one, of about RANGE_BYTES, and the
-names of the files whose settlements it needs: it reads these itself, so that the driver holds no messages and no
-settlements. A file without a wanted vhost, queue or time is in no range.
+names of the files whose settlements it needs: it reads these itself, so that the driver holds no messages. It holds
+the settlements of a vhost only if a queue there has two incarnations. A file without a wanted vhost, queue or time is
+in no range.
 
 A row is a message, once: a record that was collected twice is in the range of its first file. A queue whose policy
 came back has its messages in two incarnations (`wire.incarnation`). Then a message that is pending is in the first
-incarnation in which it is, as a recovery counts it, and a settled one in the last that has it.
+incarnation in which it is, as a recovery counts it, and a settled one in the last that has it. But an offset that a
+later numbering has, or settles, is not pending in an earlier one; as of a moment it is. A recovery does the same.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.repetitions import collected_again, parts_of
 from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
+    Bools,
     Int64s,
     Mask,
     Masks,
@@ -39,7 +42,7 @@ from leveret.pipeline.files.files import Place, place_of
 from leveret.pipeline.table.columns import OF_STATE
 from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.settling import SettlingFiles
-from leveret.wire.incarnation import epoch_of, generation_of, in_order
+from leveret.wire.incarnation import epoch_of, generation_of, in_order, may_have_messages, numbering_of
 
 RANGE_BYTES: Final = 32_000_000
 """About the stored octets of a task."""
@@ -257,15 +260,20 @@ def _hidden(data_dir: Place, files: list[StoredFile], request: TableRequest) -> 
     settled = _settled(data_dir, files, request.as_of_ms)
     found: Masks = {}
     for incarnations in held.values():
-        found |= _elsewhere({each: _offsets(ranges) for each, ranges in incarnations.items()}, settled)
+        offsets = {each: _offsets(ranges) for each, ranges in incarnations.items()}
+        found |= _elsewhere(offsets, settled, is_now=request.as_of_ms is None)
     return found
 
 
-def _elsewhere(held: dict[QueueIncarnation, Int64s], settled: Masks) -> Masks:
+def _elsewhere(held: dict[QueueIncarnation, Int64s], settled: Masks, *, is_now: bool) -> Masks:
     """Of the incarnations of one queue, the offsets of each whose row is that of another one."""
     order = sorted(held, key=lambda each: in_order(each.epoch))
     pending = {each: held[each][~settled.get(each, NOTHING).contains(held[each])] for each in order}
     gone: dict[QueueIncarnation, list[Int64s]] = {each: [] for each in order}
+    for each in order if is_now else ():
+        is_renumbered = _are_renumbered(pending[each], each, held, settled)
+        gone[each].append(pending[each][is_renumbered])
+        pending[each] = pending[each][~is_renumbered]
     for at, each in enumerate(order):
         for other in order[:at]:
             gone[each].append(np.intersect1d(pending[each], pending[other]))
@@ -275,6 +283,17 @@ def _elsewhere(held: dict[QueueIncarnation, Int64s], settled: Masks) -> Masks:
                 is_later = order.index(other) > at
                 gone[each].append(np.intersect1d(rest, held[other] if is_later else pending[other]))
     return {each: _mask(np.concatenate(offsets)) for each, offsets in gone.items() if any(map(len, offsets))}
+
+
+def _are_renumbered(
+    offsets: Int64s, incarnation: QueueIncarnation, held: dict[QueueIncarnation, Int64s], settled: Masks
+) -> Bools:
+    """Whether a later numbering than this incarnation's has each of these offsets, or settles it."""
+    found: Bools = np.zeros(len(offsets), np.bool_)
+    for other in held:
+        if may_have_messages(other.epoch) and numbering_of(other.epoch) > numbering_of(incarnation.epoch):
+            found |= np.isin(offsets, held[other]) | settled.get(other, NOTHING).contains(offsets)
+    return found
 
 
 def _settled(data_dir: Place, files: list[StoredFile], as_of_ms: int | None) -> Masks:

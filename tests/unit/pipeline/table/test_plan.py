@@ -15,6 +15,7 @@ from leveret.pipeline.table.request import TableRequest
 from leveret.pipeline.table.scan import read_rows
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from tests.unit.pipeline.archive.test_logs_of_nodes import EPOCH, RENUMBERED, A, B, Node, recovered
 
 OFFSETS = TableRequest(columns=("queue", "offset", "state"))
 
@@ -78,3 +79,26 @@ def test_small_vhosts_share_a_task_and_a_large_file_is_shared_by_several(
         for offset in batch.column("offset").to_pylist()
     ]
     assert len(rows) == len(set(rows)) == 70, "each row group by one of them"
+
+
+def test_of_an_offset_that_was_given_twice_the_message_of_the_later_numbering_is_pending(
+    tmp_path: Path,
+) -> None:
+    """As in a recovery: the next leader has copied what it had, and the earlier numbering has not ended yet."""
+    manifest, a, b = Manifest(tmp_path), Node(A, tmp_path), Node(B, tmp_path)
+    a.messages(0, range(7))
+    a.store(manifest)
+    b.settle(0, (0, 1), epoch=RENUMBERED)
+    b.messages(1, range(1, 4), epoch=RENUMBERED)
+    b.messages(4, [104, 105], epoch=RENUMBERED)
+    b.store(manifest)
+    request = TableRequest(columns=("incarnation", "offset", "body"), state="pending")
+    pending = [
+        row for each in plan_ranges(manifest, request) for rows in read_rows(each) for row in rows.to_pylist()
+    ]
+    later = [
+        (RENUMBERED, offset, b"%d" % body) for offset, body in ((1, 1), (2, 2), (3, 3), (4, 104), (5, 105))
+    ]
+    found = sorted((row["incarnation"], row["offset"], row["body"]) for row in pending)
+    assert found == [(EPOCH, 6, b"6"), *later]
+    assert [row[:2] for row in found] == recovered(manifest)

@@ -31,7 +31,7 @@ from leveret.pipeline.table.request import request_of
 from leveret.pipeline.table.scan import read_rows
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.incarnation import INCARNATION_BITS
+from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
 from leveret.wire.message10 import encode_before_body
 from leveret.wire.stream_entry import entries_of, pack_entries
 
@@ -218,6 +218,7 @@ moves = st.lists(
         st.tuples(st.just("settle"), st.integers(0, 12), st.integers(1, 5), st.sampled_from(Reason)),
         st.tuples(st.just("again"), st.integers(1, 4)),
         st.tuples(st.just("return")),
+        st.tuples(st.just("lose"), st.integers(0, 4)),
     ),
     min_size=1,
     max_size=14,
@@ -248,6 +249,8 @@ def _compare(moved: list[Any], per_file: int, moment: int) -> None:
                     upstream.settle(VHOST, "q", [(first, min(count, log.next_offset - first))], reason)
             case ("again", last):
                 upstream.copy_again(VHOST, "q", last)
+            case ("lose", kept):
+                _lose_the_end(upstream, kept)
             case _:
                 _come_back(upstream)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
@@ -273,6 +276,18 @@ def _come_back(upstream: StandbyUpstream) -> None:
         upstream.logs[VHOST].append_copy("q", epoch, offset, bodies, kind, at_ms)
     after = type(before)(epoch, before.next_offset - 1, copies=copies)
     upstream.incarnations[VHOST, "q"].append(after)
+
+
+def _lose_the_end(upstream: StandbyUpstream, kept: int) -> None:
+    """The next leader has the first chunks only, and copies them in another numbering; the earlier one does not end."""
+    before = upstream.incarnations[VHOST, "q"][-1]
+    count = next_count(before.epoch >> INCARNATION_BITS, renumbers=True)
+    after = type(before)(epoch_of(before.epoch) | count << INCARNATION_BITS)
+    upstream.incarnations[VHOST, "q"].append(after)
+    for offset, bodies, kind, at_ms in before.copies[:kept]:
+        after.copies.append((offset, bodies, kind, at_ms))
+        after.next_offset = offset + len(bodies)
+        upstream.logs[VHOST].append_copy("q", after.epoch, offset, bodies, kind, at_ms)
 
 
 def _recovered(manifest: Manifest, as_of_ms: int | None) -> list[bytes]:
