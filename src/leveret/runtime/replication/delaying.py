@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
+from leveret.model.moment import moment_text
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import in_slices, in_thread_to_its_end
 from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
@@ -502,6 +503,13 @@ class Delaying:
             )
         if until_ms is not None and until_ms < self._base.at_ms:
             return "changes of the leader after that time are applied already"
+        # No change has a later time. The clock may have been set back since the last one came.
+        now_ms = self._clock_ms()
+        if until_ms is not None and max(now_ms, self._newest_ms) < until_ms < ALL_MS:
+            return (
+                f"that time lies in the future: by this node's clock it is {moment_text(now_ms)} now. "
+                "--apply-delayed leads with all changes"
+            )
         return ""
 
     def lacks(self, until_ms: int) -> str:

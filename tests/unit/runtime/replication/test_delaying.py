@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.model.moment import moment_text
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, sending_link, sent_node
@@ -551,6 +552,22 @@ async def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
         refuse_to_lead(follower.directory, clock_ms())
     refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
     assert not (follower.directory / "delayed").exists()
+
+
+async def test_a_time_in_the_future_is_refused(tmp_path: Path) -> None:
+    """An operator's local time, taken for UTC, was one: the promotion applied the mistake for good."""
+    leader, follower, at_ms = await pair_with_a_message(tmp_path)
+    append(leader, QUEUE, b"by mistake")
+    later_ms = await moment(leader, tmp_path / "1")
+    follower.at_ms = later_ms + 1000
+    now = f"by this node's clock it is {moment_text(later_ms + 1000)} now"
+    assert now in follower.delaying.why_not(later_ms + 1001)
+    with pytest.raises(PreconditionFailed, match="in the future"):
+        await follower.delaying.hold(later_ms + 1001)
+    assert [follower.delaying.why_not(each) for each in (at_ms, later_ms + 1000, ALL_MS)] == ["", "", ""]
+    # Its clock was set back since the last change came.
+    follower.at_ms = at_ms - 60_000
+    assert follower.delaying.why_not(at_ms) == ""
 
 
 async def test_a_time_that_is_over_by_then_is_refused_before_the_leader_hands_over(tmp_path: Path) -> None:
