@@ -34,6 +34,7 @@ from leveret.config.syntax import SettingText
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 from leveret.storage.disk import free_disk_bytes
 from leveret.storage.reserve import Reserve
+from leveret.storage.secret_file import SecretError
 
 if TYPE_CHECKING:
     from leveret.management.http.server import ManagementServer
@@ -217,7 +218,12 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
 def _why_stopping(roles: Roles) -> str:
     if not roles.failed.is_set():
         return "signal"
-    return "disk_failed" if roles.failure is None else "cannot_follow"
+    match roles.failure:
+        case SecretError():
+            return "cannot_follow"
+        case None | StorageError():
+            return "disk_failed"
+    return "cannot_lead"
 
 
 def _on_signals(config: Config, logs: Logs) -> asyncio.Event:

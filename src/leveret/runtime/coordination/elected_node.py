@@ -37,6 +37,9 @@ class ElectionCandidate(Protocol):
     def standing_for(self) -> tuple[str, str, int]:
         """Return the node's id, its address for followers, and the highest epoch in which it led or followed."""
 
+    def occupied_address(self) -> str:
+        """Why the node could not serve clients if it led: another process has an address. Empty if it could."""
+
     async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
         """Lead from now on; promises wait for all recorded nodes."""
 
@@ -61,6 +64,7 @@ class ElectedNode:
         self._recording: asyncio.Task[None] | None = None
         self._fencing: asyncio.Task[None] | None = None
         self._error = ""
+        self._not_elected = ""
 
     async def run(self) -> None:
         """Follow etcd's decisions, for ever."""
@@ -81,6 +85,7 @@ class ElectedNode:
     async def _reported(self, leader: ElectedLeader | None) -> None:
         candidate = self._candidate
         node_id, _, _ = candidate.standing_for()
+        self._not_elected = ""
         if leader is None:
             if candidate.role != "leader":
                 await self.campaign(force=False)
@@ -100,14 +105,21 @@ class ElectedNode:
         Raises:
             LeveretError: etcd does not answer, or the node cannot be started.
         """
+        # A winner that cannot serve ends, and may win again once it is started anew.
+        if occupied := self._candidate.occupied_address():
+            return self._declined(occupied)
         outcome = await self._election.campaign(
             *self._candidate.standing_for(), is_torn=self._candidate.is_torn, force=force
         )
         if isinstance(outcome, ElectionWon):
             await self._candidate.lead_in(outcome.epoch, outcome.in_sync)
             return ""
-        logger.info("not_elected reason=%s", outcome.reason)
-        return outcome.reason
+        return self._declined(outcome.reason)
+
+    def _declined(self, reason: str) -> str:
+        logger.info("not_elected reason=%s", reason)
+        self._not_elected = reason
+        return reason
 
     def _deposed(self, why: str) -> None:
         """Stop serving: the lease is gone, and `may_promise` has been False since its end."""
@@ -153,5 +165,5 @@ class ElectedNode:
         await self._election.close()
 
     def status(self) -> dict[str, Any]:
-        """See election.Election.status."""
-        return self._election.status()
+        """See election.Election.status; with `not_elected`, why this node lost the last election, if nobody leads."""
+        return self._election.status() | {"not_elected": self._not_elected or None}

@@ -301,6 +301,13 @@ class Node:
         """Return whether the node serves clients: the recovery is over, and the listeners are open."""
         return self._opened and not self.ended.is_set()
 
+    def occupied_address(self) -> str:
+        """Why the listeners for clients could not be opened now; empty if they could, or if they are open."""
+        plain, streams = self.config.listeners, self.config.streams
+        return self.amqp.listening.occupied(
+            (*plain.amqp, *plain.amqp_tls)
+        ) or self.streams.listening.occupied((*plain.stream, *streams.listeners_tls))
+
     # -- start and stop -------------------------------------------------------------------------
 
     async def start(self) -> None:

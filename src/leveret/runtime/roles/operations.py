@@ -96,11 +96,12 @@ class ReplicationCommands:
             "held_back": None,
             "set_aside": None,
         }
-        choice = undecided(following, apply_until_ms)
-        reason = choice or why_not(roles.role, roles.identity, following, apply_until_ms)
+        # No force opens an address that another process has.
+        obstacle = undecided(following, apply_until_ms) or roles.occupied_address()
+        reason = obstacle or why_not(roles.role, roles.identity, following, apply_until_ms)
         if following is not None and following.delaying is not None:
             outcome["held_back"] = delayed_changes(await following.delaying.left_after(apply_until_ms))
-        if dry_run or choice or (reason and not force):
+        if dry_run or obstacle or (reason and not force):
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
         if roles.elected is not None:

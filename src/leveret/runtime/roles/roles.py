@@ -324,6 +324,7 @@ class Roles:
             await self._lead(raises_epoch=raises_epoch, epoch=epoch, recorded=recorded)
         except Exception as error:
             logger.critical("cannot_lead epoch=%d error=%s action=stop", self.identity.epoch, error)
+            self.failure = error if isinstance(error, LeveretError) else None
             self.failed.set()
             raise
 
@@ -608,6 +609,15 @@ class Roles:
         """Raise PreconditionFailed if this node leads."""
         if self.role == "leader":
             raise PreconditionFailed("this node leads already")
+
+    def occupied_address(self) -> str:
+        """Why this node could not serve clients if it led: another process has an address. Empty if it could.
+
+        To be asked before the leader hands over, or a lease is taken: then nobody would serve.
+        """
+        # Where it passes clients on, it listens there itself.
+        listens_itself = self.proxy is not None and self.proxy.is_open
+        return "" if listens_itself else self.node.occupied_address()
 
     async def take_over(self, until_ms: int) -> str | None:
         """Lead in an epoch of its own; a delayed follower with the changes that the leader had made by a time.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
@@ -68,6 +70,15 @@ class Listening:
         contexts = (place.tls for place in self._places if (place.tls is not None) is is_tls)
         return next((self._endpoint._replace(tls=tls) for tls in contexts), None)
 
+    def occupied(self, addresses: Iterable[Address]) -> str:
+        """Why one of these addresses cannot be listened on now; empty if all can, or if this object listens."""
+        try:
+            for address in () if self._servers else addresses:
+                self._listen(address).close()
+        except LeveretError as error:
+            return str(error)
+        return ""
+
     def suspend(self) -> None:
         """Close the listening sockets until `resume`; present connections stay."""
         self.is_suspended = True
@@ -96,11 +107,14 @@ class Listening:
 
     def _open(self, place: _Place) -> _Place:
         """Open the socket; return the address with the port that the system chose for port 0."""
-        (ip, port), tls = place
+        listening = self._listen(place.address)
+        endpoint = self._endpoint._replace(tls=place.tls)
+        self._servers.append(Acceptor(listening, endpoint, proxied=self._proxied))
+        return _Place(Address(place.address.ip, listening.getsockname()[1]), place.tls)
+
+    def _listen(self, address: Address) -> socket.socket:
         try:
-            listening = listen(ip, port, self._backlog)
+            return listen(address.ip, address.port, self._backlog)
         except OSError as error:
-            where = f"cannot listen on {ip}:{port} for {self._purpose}"
+            where = f"cannot listen on {address.ip}:{address.port} for {self._purpose}"
             raise LeveretError(f"{where}: {error.strerror or error}") from error
-        self._servers.append(Acceptor(listening, self._endpoint._replace(tls=tls), proxied=self._proxied))
-        return _Place(Address(ip, listening.getsockname()[1]), tls)

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from leveret.cli import server
 from leveret.config import load
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
 from leveret.model.definitions import Queue
-from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.model.errors import LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.coordination import elected_node as elected_module
 from leveret.runtime.coordination.elected_node import ElectedNode
+from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
+from leveret.runtime.sockets import acceptor
 from leveret.session.link_handshake import ProvenLeader
+from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.network.waiting import until
 
 OPTIONS = {"listeners.tcp": "none", "stream.listeners.tcp": "none"}
@@ -127,6 +131,58 @@ async def test_a_leader_hands_over_only_to_who_can_go_back_to_the_time(tmp_path:
     assert roles.following is following
     roles.following = None
     await roles.stop()
+
+
+async def follower_at(directory: Path, port: int) -> Roles:
+    (directory / SECRET_FILE).write_bytes(b"5" * 64 + b"\n")
+    (directory / SECRET_FILE).chmod(0o400)
+    settings = OPTIONS | {
+        "replication.follow": "tcp://127.0.0.1:9",
+        "stream.listeners.tcp.default": str(port),
+    }
+    del settings["stream.listeners.tcp"]
+    roles = Roles(load(None, settings), directory, ReplicationCommands)
+    await roles.start()
+    return roles
+
+
+async def test_a_follower_at_whose_address_another_program_listens_is_not_promoted(tmp_path: Path) -> None:
+    """Its leader was fenced before, and nobody served."""
+    with acceptor.listen("127.0.0.1", 0) as other:
+        roles = await follower_at(tmp_path, other.getsockname()[1])
+        following = roles.following
+        for dry_run, force in ((True, False), (False, True)):
+            outcome = await roles.node.replication.promote(dry_run=dry_run, force=force)
+            assert "Address already in use" in outcome["reason"]
+        assert not outcome["promoted"]
+        assert roles.following is following
+    assert (await roles.node.replication.promote(dry_run=False, force=True))["promoted"]
+    await roles.stop()
+
+
+async def test_a_node_whose_address_is_taken_while_it_begins_to_lead_ends_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that the disk had failed, with status 74."""
+    with acceptor.listen("127.0.0.1", 0) as other:
+        roles = await follower_at(tmp_path, other.getsockname()[1])
+        monkeypatch.setattr(roles, "occupied_address", lambda: "")
+        with pytest.raises(LeveretError, match="cannot listen") as raised:
+            await roles.node.replication.promote(dry_run=False, force=True)
+    assert roles.failed.is_set()
+    assert roles.failure is raised.value
+    assert server._why_stopping(roles) == "cannot_lead"
+    assert server._describe(raised.value) == (69, str(raised.value))
+    await roles.stop()
+
+
+async def test_a_node_at_whose_address_another_program_listens_does_not_stand() -> None:
+    """It would end as soon as it had won, start again, and might win again."""
+    candidate: Any = SimpleNamespace(occupied_address=lambda: "cannot listen")
+    elected = ElectedNode(load(None, ETCD).etcd, candidate)
+    assert await elected.campaign(force=True) == "cannot listen"
+    assert elected.status()["not_elected"] == "cannot listen"
+    await elected.stop()
 
 
 async def test_a_node_follows_after_an_attempt_that_the_disk_refused(

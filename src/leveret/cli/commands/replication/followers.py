@@ -341,6 +341,8 @@ def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
         ("Elected", f"{leader['uri']} in epoch {leader['epoch']}" if leader else "(none)"),
         ("Lease", f"held, {left_ms / 1000:.1f} s left" if etcd["holds_lease"] and left_ms else None),
         ("May be elected", "any node" if etcd["in_sync"] is None else ", ".join(etcd["in_sync"])),
+        # A node of an older version does not say so.
+        ("Not elected", etcd.get("not_elected")),
     ]
 
 
