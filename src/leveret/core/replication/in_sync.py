@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from leveret.core.replication.replica_set import Acks, Phase, ReplicaSet
@@ -20,26 +19,11 @@ from leveret.model.errors import PeerError
 _SAMPLES_MAX: Final = 4096
 
 
-class Lag(NamedTuple):
-    """The lag of a follower behind the shipped changes: octets, and the age of the oldest unacked change."""
-
-    lag_bytes: int
-    lag_s: float
-
-
 class _LagSample(NamedTuple):
     """Everything up to `position` was shipped by `at_ms`."""
 
     position: int
     at_ms: int
-
-
-@dataclass(slots=True)
-class _Times:
-    """A live follower's times: when its frames began, and when promises began to wait for it, if they do."""
-
-    joined_ms: int
-    in_sync_from_ms: int
 
 
 class InSync:
@@ -71,7 +55,8 @@ class InSync:
         self._maybe_recorded = self._surely_recorded = self._recorded
         """The followers that the record may name, and those that it names whatever the result of a write in flight."""
         self._is_writing = False
-        self._live: dict[str, _Times] = {}
+        self._live: dict[str, int] = {}
+        """The live followers, with the times from which promises wait for them, if they do; else of their joins."""
         self._replicas = ReplicaSet()
         self._end = 0
         self._confirmable = 0
@@ -85,7 +70,7 @@ class InSync:
     def joined(self, follower: str, position: int, now_ms: int) -> None:
         """Note that the follower gets every frame from `position` on; its earlier link ends with this."""
         self.left(follower)
-        self._live[follower] = _Times(now_ms, now_ms)
+        self._live[follower] = now_ms
         self._replicas.joined(follower, Acks(), position)
         if position < self._end and not self._samples:
             self._sample(self._end, now_ms)
@@ -122,7 +107,7 @@ class InSync:
                 f"follower {follower} acks position {position}, but the last one shipped is {end}"
             )
         if not self._holds_back(follower):
-            self._live[follower].in_sync_from_ms = now_ms
+            self._live[follower] = now_ms
         acks.cut = position
         self._prune()
         self._advance()
@@ -146,9 +131,9 @@ class InSync:
         due = self._shipped_by(long_ago_ms)
         late = [
             name
-            for name, times in self._live.items()
+            for name, in_sync_from_ms in self._live.items()
             if self._holds_back(name)
-            and times.in_sync_from_ms <= long_ago_ms
+            and in_sync_from_ms <= long_ago_ms
             and self._replicas.owes_from(name) < due
         ]
         for name in late:
@@ -180,14 +165,11 @@ class InSync:
         members = self.members
         return len(members & self._surely_recorded if self._records else members) < self._min_in_sync
 
-    def lag(self, follower: str, now_ms: int) -> Lag | None:
-        """Return the follower's lag; None if it is not live."""
-        times = self._live.get(follower)
-        if times is None:
+    def lag_bytes(self, follower: str) -> int | None:
+        """Return the octets that the follower owes; None if it is not live. Of times see `unacked_age`."""
+        if follower not in self._live:
             return None
-        owes_from = self._replicas.owes_from(follower)
-        since_ms = self._owed_since_ms(owes_from, now_ms) if self._holds_back(follower) else times.joined_ms
-        return Lag(max(0, self._end - owes_from), (now_ms - since_ms) / 1000)
+        return max(0, self._end - self._replicas.owes_from(follower))
 
     def _holds_back(self, follower: str) -> bool:
         return self._replicas.phase(follower) is not Phase.JOINING
@@ -270,8 +252,3 @@ class InSync:
         """Return a position up to which everything was shipped by then; 0 if no unacked change was."""
         index = bisect_right(self._samples, at_ms, key=lambda sample: sample.at_ms)
         return self._samples[index - 1].position if index else 0
-
-    def _owed_since_ms(self, position: int, now_ms: int) -> int:
-        """Return the latest possible time at which the change behind `position` was shipped; now without one."""
-        index = bisect_right(self._samples, position, key=lambda sample: sample.position)
-        return self._samples[index].at_ms if index < len(self._samples) else now_ms

@@ -128,10 +128,8 @@ class Outbound(SendingLink):
     def row(self) -> dict[str, Any]:
         """Return the row of the follower in `followers` of the node's status."""
         sending, feed = self.sending, self._leading.feed
-        lag, behind = (
-            feed.in_sync.lag(self.node_id, feed.elapsed_ms()) if sending.is_live else None,
-            self.acked_position,
-        )
+        owed = feed.in_sync.lag_bytes(self.node_id) if sending.is_live else None
+        behind, lag_s = self.acked_position, sending.lag_s
         left, sent = sending.plan.bytes_left(), max(1, self.peer.sent_bytes)
         return {
             "node_id": self.node_id,
@@ -142,13 +140,13 @@ class Outbound(SendingLink):
             "in_sync": sending.is_in_sync,
             "connected_at_ms": self.connected_at_ms,
             "joined_ms": sending.joined_ms,
-            "lag_bytes": lag.lag_bytes
-            if lag
+            "lag_bytes": owed
+            if owed is not None
             else max(0, feed.position - behind)
             if sending.is_live
             else left,
             "lag_records": max(0, feed.records - feed.records_at(behind)) if sending.is_live else None,
-            "lag_s": round(lag.lag_s, 3) if lag else None,
+            "lag_s": None if lag_s is None else round(lag_s, 3),
             "apply_delay_s": sending.apply_delay_ms / 1000,
             "sent_bytes": self.peer.sent_bytes,
             "acked_bytes": self.acked_bytes,

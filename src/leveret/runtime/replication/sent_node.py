@@ -16,6 +16,7 @@ from typing import Any, Final
 from leveret.core.replication.join import DeleteLog, QuarantineLog, Step
 from leveret.core.replication.sender import WHOLE_NODE, SendEvent, SendPhase
 from leveret.core.replication.sync_pace import SyncPace
+from leveret.core.replication.unacked_age import UnackedAge
 from leveret.model.errors import StorageError
 from leveret.runtime.link.listening import AcceptClient
 from leveret.runtime.logs.commit import GroupCommit
@@ -88,6 +89,7 @@ class SentNode(SentLogs):
         self.skipped: set[str] = set()
         self._extents: list[LogExtent] = []
         self._reported_bytes = 0
+        self._unacked = UnackedAge()
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
         self._knows_epochs = False
@@ -116,6 +118,11 @@ class SentNode(SentLogs):
     def is_in_sync(self) -> bool:
         """Whether promises wait for it."""
         return self.node_id in self._feed.in_sync.members
+
+    @property
+    def lag_s(self) -> float | None:
+        """The age of the oldest frame that it has not acked; None in its first join, when it lacks older records."""
+        return None if self.joined_ms is None else self._unacked.ms(self._feed.elapsed_ms()) / 1000
 
     # -- joining ------------------------------------------------------------------------------
 
@@ -225,6 +232,7 @@ class SentNode(SentLogs):
         self._write(self._message(frame), frame.octets)
         position = feed.begin_live()
         self.link.sender.frame(position)
+        self._unacked.sent(position, feed.elapsed_ms())
         self.link.peer.write(pack(Type.STREAMING, wire.Number(position)))
         self.scope.begins_live(position, 0)
         self.link.sender.waits(self.scope)
@@ -248,6 +256,7 @@ class SentNode(SentLogs):
     def send_frame(self, position: int, pieces: list[Octets], octets: int) -> None:
         """See feed.FeedFollower."""
         self.link.sender.frame(position)
+        self._unacked.sent(position, self._feed.elapsed_ms())
         self._write(pieces, octets)
         if self.link.is_too_slow:
             self._fall_behind()
@@ -270,10 +279,13 @@ class SentNode(SentLogs):
 
     def acked(self, position: int) -> None:
         """Take the follower's ack of a position; 0 while it catches up."""
-        if not self.is_live or position == 0 or self.apply_delay_ms:
+        if not self.is_live or position == 0:
+            return
+        self._unacked.acked(position)
+        if self.apply_delay_ms:
             return
         feed, now_ms = self._feed, self._feed.elapsed_ms()
-        if feed.in_sync.lag(self.node_id, now_ms) is None:
+        if feed.in_sync.lag_bytes(self.node_id) is None:
             # The follower was dropped because it did not ack in time, and acks again.
             feed.in_sync.joined(self.node_id, feed.position, now_ms)
             self._counts = False

@@ -28,6 +28,7 @@ from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LENGTH
 from tests.unit.runtime.cluster.nodes import Other
+from tests.unit.runtime.replication.delayed_site import DelayedSite, has_received
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 
 # The event loop that nodes have.
@@ -165,6 +166,27 @@ async def test_acks_of_one_of_two_with_the_same_id_say_nothing_of_the_other(tmp_
         await until(lambda: in_sync(leader), "in sync with the copy")
         await second.stop()
         assert compare(leader.directory, second.directory).is_identical
+
+
+@pytest.mark.parametrize("kind", [FollowerSite, DelayedSite])
+async def test_the_lag_of_a_follower_that_confirms_do_not_wait_for_grows_by_the_clock(
+    tmp_path: Path, kind: type[FollowerSite]
+) -> None:
+    """A late follower had no lag once it was out of sync, and a delayed one never had any."""
+    async with leading(tmp_path) as (leader, uri):
+        follower = kind(tmp_path / "follower", uri)
+        has_all = in_sync if kind is FollowerSite else has_received
+        await until(lambda: has_all(leader), "the follower has all")
+        [link] = leader.listener.followers
+        assert link.row()["lag_s"] == 0.0
+        leader.append("definitions")
+        leader.feed.cut()
+        began_ms = leader.feed.elapsed_ms()
+        leader.feed.in_sync.left(link.node_id)
+        leader.feed.elapsed_ms = lambda: began_ms + 40_000
+        assert link.row()["lag_s"] >= 40.0
+        await until(lambda: link.row()["lag_s"] == 0.0, "it has acked")
+        await follower.stop()
 
 
 async def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
