@@ -46,9 +46,10 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.by_reference import may_be_by_reference
+from leveret.runtime.collecting.closed_logs import ClosedLogs
 from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
-from leveret.runtime.collecting.outgoing_log import STOPPED, OutgoingLog, remove_log
+from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
 from leveret.runtime.collecting.outgoing_sync import FLUSH_INTERVAL_S, OutgoingSync
 from leveret.runtime.collecting.queue_chunks import first_wanted, relocated_chunks, wanted_bytes
 from leveret.runtime.collecting.remote_dc_confirms import RemoteDcConfirms
@@ -74,6 +75,7 @@ class Collector:
 
     Attributes:
         logs: the outgoing logs by vhost.
+        closed: why others are not open.
         known_downstreams: the downstreams of all logs. remote_dc_confirms: publishers' confirms that wait for those.
         following: the queues whose records are collected as soon as they are promised.
         released: called when less of the queues' logs may be needed.
@@ -92,6 +94,7 @@ class Collector:
     ) -> None:
         """Begin without logs; `queue_log` gives a queue's log."""
         self.logs: dict[str, OutgoingLog] = {}
+        self.closed = ClosedLogs()
         self._tree = tree
         self._directories = VhostDirectories(tree)
         self._clock_ms = clock_ms
@@ -111,7 +114,6 @@ class Collector:
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
-        self._broken: dict[str, str] = {}
         self.has_resigned = False
         self.replication_port: ReplicationPort | None = None
         self.incarnations: SharedIncarnations | None = None
@@ -135,8 +137,8 @@ class Collector:
         """
         log = self.logs.get(vhost)
         if log is None:
-            if vhost in self._broken:
-                raise StorageError(self._broken[vhost])
+            if why := self.closed.why_not_again(vhost):
+                raise StorageError(why)
             directory = self._directories.of(vhost)
             try:
                 log = OutgoingLog(
@@ -148,20 +150,14 @@ class Collector:
                 )
             except StorageError as error:
                 logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
-                if not isinstance(error.__cause__, OSError):
-                    self._broken[vhost] = str(error)
+                self.closed.failed(vhost, error)
                 raise
             log.has_stopped = self._sync.has_stopped
             self.logs[vhost] = log
+            self.closed.opened(vhost)
             self.remote_dc_confirms.opened(vhost)
             self._sync.log_opened()
         return log
-
-    def why_closed(self, vhost: str) -> str:
-        """The reason why the log of a tagged vhost is not open, for an operator."""
-        return self._broken.get(
-            vhost, "the disk refused the outgoing log; see the node's log; the node tries again"
-        )
 
     def resign(self) -> None:
         """Cease to be an upstream: later changes of the queues do not reach downstreams.
@@ -179,7 +175,7 @@ class Collector:
             remove_log(self._tree, path)
         # Before any queue goes: a log that came back after a power loss would report the deletion.
         self._directories.sync()
-        self._broken.clear()
+        self.closed.clear()
 
     def open_tagged(self, vhost: str, queues: list[Queue]) -> None:
         """Open the log of a tagged vhost with these queues; a damaged one never stops the broker."""
@@ -197,8 +193,7 @@ class Collector:
                 self.pause(queue)
             log.close(delete=delete)
             if log.has_stopped and not delete:
-                # Opened again in this process it would be taken for durable; a start cuts off what may not be.
-                self._broken[vhost] = STOPPED
+                self.closed.stopped(vhost)
             self.remote_dc_confirms.closed(vhost)
             self.released()
 
@@ -212,7 +207,7 @@ class Collector:
         path = self._directories.of(vhost)
         if vhost not in self.logs and path.exists():
             self._directories.try_to_remove(path)
-        self._broken.pop(vhost, None)
+        self.closed.forget(vhost)
 
     def follow(self, queue: Queue) -> None:
         """Collect this queue from now on, and in parallel the earlier records of its log."""
@@ -260,7 +255,7 @@ class Collector:
         vhost = queue.key[0]
         if vhost not in self.logs:
             # It is opened with all queues of the vhost, as it has to end those that were deleted.
-            raise StorageError(self.why_closed(vhost))
+            raise StorageError(self.closed.why(vhost) or "the outgoing log is not open")
         outgoing = self.logs[vhost]
         log = self._queue_log(queue)
         await self._prepare(queue, outgoing, log)
@@ -688,7 +683,7 @@ class Collector:
             rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
             remove_log(self._tree, path)
         # Damaged logs are gone now, too.
-        self._broken.clear()
+        self.closed.clear()
         return rows
 
     def close(self) -> None:

@@ -199,7 +199,7 @@ class UpstreamCollection:
         }
 
     def collected(self) -> list[dict[str, Any]]:
-        """A row a vhost that is collected, or should be: then without records, and with an error.
+        """A row a vhost that is collected, or could not be: then without records, and with an error.
 
         Returns:
             virtual_host; queues: the replicated ones; records: the number ever collected, of which `kept` records in
@@ -210,12 +210,14 @@ class UpstreamCollection:
         by_vhost: dict[str, int] = {}
         for (vhost, _), queue in self._broker.queues.items():
             by_vhost[vhost] = by_vhost.get(vhost, 0) + (queue.replicated and not queue.is_remote)
-        logs = self._collector.logs
+        logs, closed = self._collector.logs, self._collector.closed
+        # A node that does not lead opens no log.
+        tried = {*logs, *(vhost for vhost in self._tagged() if closed.why(vhost))}
         return [
             _collected(vhost, logs[vhost], by_vhost.get(vhost, 0))
             if vhost in logs
-            else _not_collected(vhost, self._collector.why_closed(vhost), by_vhost.get(vhost, 0))
-            for vhost in sorted({*logs, *self._tagged()})
+            else _not_collected(vhost, closed.why(vhost), by_vhost.get(vhost, 0))
+            for vhost in sorted(tried)
         ]
 
     def downstreams(self) -> list[dict[str, Any]]:

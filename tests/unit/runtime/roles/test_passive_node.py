@@ -20,7 +20,7 @@ from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
 from leveret.storage.secret_file import SECRET_FILE
 from tests.unit.memory import scratch
-from tests.unit.runtime.collecting.site import Site
+from tests.unit.runtime.collecting.site import Site, replicating
 from tests.unit.storage.places import flip
 
 MESSAGES = 40
@@ -145,3 +145,16 @@ async def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_s
     node = Node(load(None, {}), directory)
     node.close()
     await passive_node.settle(node)
+
+
+async def test_a_node_that_does_not_lead_says_of_no_outgoing_log_that_its_disk_refused_it(
+    directory: Path,
+) -> None:
+    """It opens none: its leader does."""
+    site = await replicating(directory, "q")
+    await site.publish(2)
+    await site.kill()
+    node = await shown(directory, is_ones_own=False)
+    assert [queue.replicated for queue in node.broker.queues.values()] == [True]
+    assert node.upstream.collected() == []
+    node.close()
