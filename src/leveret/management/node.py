@@ -306,7 +306,7 @@ class ReplicationOperations(Protocol):
         A delayed follower that can leave changes out needs `apply_until_ms`: it leads with the leader's changes up to
         then, and quarantines the rest.
 
-            promoted, state, epoch, took_ms, reason (why it was not promoted)
+            promoted, state, epoch, took_ms, reason (why it was not promoted, or would not be)
             would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
             held_back   of a delayed follower, what it would leave out, as in the status
             set_aside   the report of what it left out, None if there was nothing

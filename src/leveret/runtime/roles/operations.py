@@ -98,10 +98,10 @@ class ReplicationCommands:
         }
         # No force opens an address that another process has.
         obstacle = undecided(following, apply_until_ms) or roles.occupied_address()
-        reason = obstacle or why_not(roles.role, roles.identity, following, apply_until_ms)
+        reason = obstacle or ("" if force else why_not(roles.role, roles.identity, following, apply_until_ms))
         if following is not None and following.delaying is not None:
             outcome["held_back"] = delayed_changes(await following.delaying.left_after(apply_until_ms))
-        if dry_run or obstacle or (reason and not force):
+        if dry_run or reason:
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()
         if roles.elected is not None:

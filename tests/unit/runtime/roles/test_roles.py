@@ -156,6 +156,9 @@ async def test_a_follower_at_whose_address_another_program_listens_is_not_promot
             assert "Address already in use" in outcome["reason"]
         assert not outcome["promoted"]
         assert roles.following is following
+    unforced = await roles.node.replication.promote(dry_run=True, force=False)
+    assert "does not have all data" in unforced["reason"]
+    assert (await roles.node.replication.promote(dry_run=True, force=True))["reason"] is None
     assert (await roles.node.replication.promote(dry_run=False, force=True))["promoted"]
     await roles.stop()
 

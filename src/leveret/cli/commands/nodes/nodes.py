@@ -70,7 +70,7 @@ def environment(ctl: Session) -> MessageLine:
 
 @command("Reporting server status of node {node} ...", "report > leveret-report.txt")
 def report(ctl: Session) -> TextDocument:
-    """Print the output of all status commands, without secrets, for a support request."""
+    """Print the output of all status commands, without secrets, for a support request: as text in every format."""
     ctl.quiet = True
     pieces = [_reported(ctl, name) for name in _REPORTED]
     for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:

@@ -119,7 +119,9 @@ def promote_follower(
     dry_run: Annotated[
         bool,
         Option(
-            "--dry-run", help="Only show the possible loss: changes of the leader that this follower lacks."
+            "--dry-run",
+            help="Only show the possible loss: changes of the leader that this follower lacks. Fail if the promotion "
+            "would be refused.",
         ),
     ] = False,
     force: Annotated[
@@ -165,7 +167,11 @@ def promote_follower(
     ]
     lines = [line for line in lines if line[1] is not None]
     lines += [("Reason", outcome["reason"])] if outcome["reason"] else []
-    return ReportLines(lines, outcome)
+    report = ReportLines(lines, outcome)
+    if outcome["reason"]:
+        ctl.show(report)
+        raise CtlError(exits.DATA, f"a promotion would be refused: {outcome['reason']}")
+    return report
 
 
 @command("Comparing logs with the other side ...", "replication_verify --deep")

@@ -342,7 +342,9 @@ def test_a_follower_that_has_not_all_is_promoted_by_force_only(
     replication.follow("catching_up")
     reason = "this follower is catching_up: it does not have all that the leader has"
     assert ctl("-q", "promote_follower") == (65, "", f"leveretctl: {reason}\n")
-    assert f"Reason: {reason}" in lines(ctl("promote_follower", "--dry-run")[1])
+    status, out, error = ctl("-q", "promote_follower", "--dry-run")
+    assert (status, error) == (65, f"leveretctl: a promotion would be refused: {reason}\n")
+    assert f"Reason: {reason}" in lines(out)
     assert json.loads(ctl("--formatter", "json", "promote_follower", "--force")[1])["promoted"] is True
 
 
