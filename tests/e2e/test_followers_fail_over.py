@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +346,17 @@ def test_an_old_leader_that_meets_the_new_one_stops_serving(pair: FollowerSite) 
     ]
 
 
+def run_program_of_the_guide(directory: Path, leader: FollowerSiteNode) -> str:
+    """Publish what is in `divergent.json` again, as an operator would; return what the program printed."""
+    guide = (Path(__file__).parents[2] / "docs" / "followers.md").read_text()
+    program = textwrap.dedent(
+        guide[guide.index("    import base64, json") : guide.index("Before you run it:")]
+    )
+    program = program.replace("127.0.0.1:15672", f"127.0.0.1:{leader.node.management_port}")
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=directory, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSite, tmp_path: Path) -> None:
     old, [follower] = pair.leader, pair.followers
     declare(old, "other", x_queue_type="quorum")
@@ -352,6 +367,11 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
     publish(old, "other", [b"one more"])
     with channel_at(old) as channel:
         channel.queue_declare("unknown", durable=True)
+        channel.basic_publish("", "orders", b"no properties")
+        channel.basic_publish(
+            "", "orders", b"priced", pika.BasicProperties(headers={"price": Decimal("1.25")})
+        )
+    alone += [b"no properties", b"priced"]
     publish(old, "unknown", [b"of a queue that only the old leader knew"])
     old.node.kill9()
     meet_again(follower)
@@ -371,6 +391,11 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
         body for _, body in expected
     )
     assert bodies(follower, "orders") == [*numbered(0, 10), *numbered(200, 10)]
+    said = run_program_of_the_guide(tmp_path, follower)
+    assert said.count(" published") == len(expected) - 1
+    assert "unknown 0 NOT PUBLISHED" in said
+    assert bodies(follower, "orders") == [*numbered(0, 10), *numbered(200, 10), *alone]
+    pair.wait_even()
     assert pair.assert_identical() > 0
     assert any((old.data_dir / "divergent").rglob("*.segment*"))
 
