@@ -110,7 +110,8 @@ class LoopWatch:
         gc.callbacks.append(self._note_collection)
         looker.start()
         try:
-            with _WorkTimer(self._note_work, self._wake) as work, self._waiting:
+            # The timer ends first: its signal reads the file of `_waiting`.
+            with self._waiting, _WorkTimer(self._note_work, self._wake) as work:
                 await self._beat(work)
         finally:
             self._due_s = float("inf")
@@ -290,8 +291,9 @@ class _Waiting:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
     def since_last_s(self) -> float:
         """Return the seconds since the last call."""

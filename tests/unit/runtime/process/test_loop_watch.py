@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -182,6 +183,23 @@ async def test_when_it_ends_it_leaves_nothing_behind() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(gc.callbacks) == callbacks
+
+
+async def test_a_timer_that_fires_while_it_ends_reads_no_closed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch, close, handlers = LoopWatch(), os.close, []
+
+    def closed(file: int) -> None:
+        close(file)
+        handlers.append(signal.getsignal(signal.SIGPROF))
+        signal.raise_signal(signal.SIGPROF)
+
+    task = asyncio.create_task(watch.run())
+    await is_quiet(watch)
+    monkeypatch.setattr(os, "close", closed)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert handlers == [signal.SIG_IGN]
 
 
 async def test_a_pattern_that_is_too_costly_is_told(warnings: pytest.LogCaptureFixture) -> None:
