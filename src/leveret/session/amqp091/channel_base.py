@@ -207,10 +207,12 @@ class ChannelBase(DeliveryChannel):
         if self.confirms is None:
             self._committed(batch, ok)
             return
-        before = self.confirms.confirmed
+        count, last = 0, self.confirms.confirmed
         for confirm in self.confirms.decided(batch, ok):
             self.connection.send(self.encode_confirm(confirm))
-        count = self.confirms.confirmed - before
+            if confirm.positive:
+                count += confirm.tag - last
+            last = confirm.tag
         self.counters.confirm += count
         self.connection.counters.confirm += count
 

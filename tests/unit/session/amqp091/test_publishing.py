@@ -319,6 +319,19 @@ def test_content_that_breaks_the_rules_ends_the_connection_and_stores_nothing(
         assert all(body == b"" for _, _, body in node.messages()["q"])
 
 
+def test_a_channel_counts_as_confirmed_what_it_was_not_refused() -> None:
+    node, session = broker()
+    limits: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    session.receive(frame(commands.Queue.Declare(queue="full", arguments=limits)), 0)
+    session.receive(b"".join(chain.from_iterable(publish(b"%d" % n, "full") for n in range(10))), 0)
+    node.flush(session)
+    assert session.channels[1].counters.confirm == session.counters.confirm == 1
+    mixed = [publish(b"%d" % n, key) for n in range(5) for key in ("q", "q", "full")]
+    session.receive(b"".join(chain.from_iterable(mixed)), 0)
+    node.flush(session)
+    assert session.channels[1].counters.confirm == session.counters.confirm == 11
+
+
 def test_a_message_larger_than_the_limit_closes_its_channel() -> None:
     node, session = broker()
     head = wire.frame(wire.FRAME_HEADER, 1, b"\0\x3c\0\0" + (1 << 40).to_bytes(8, "big") + b"\0\0")
