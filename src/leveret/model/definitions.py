@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
+WrittenArguments: TypeAlias = Arguments | tuple[()]
+"""Arguments as clients write them in JSON; some, as PHP's, write an empty list for an empty object."""
 QueueKey: TypeAlias = tuple[str, str]
 """Vhost and name of a queue."""
 RECENT_MAX: Final = 8192

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from leveret.management.request.call import NAME_BYTES_MAX, Call, resource
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done
-from leveret.model.definitions import Binding
+from leveret.model.definitions import Binding, WrittenArguments
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.runtime.process.work_slices import in_slices
 
@@ -23,7 +23,7 @@ class BindingBody(msgspec.Struct):
     """The body of a POST."""
 
     routing_key: str = ""
-    arguments: dict[str, Any] = {}
+    arguments: WrittenArguments = {}
 
 
 async def show_all(call: Call) -> Response:
@@ -54,7 +54,7 @@ async def post(call: Call) -> Response:
         destination=destination,
         destination_type=kind,
         routing_key=wanted.routing_key,
-        arguments=wanted.arguments,
+        arguments=wanted.arguments or {},
     )
     call.caller.in_vhost(vhost).bind(binding)
     await call.node.commit()

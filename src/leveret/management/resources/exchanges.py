@@ -15,7 +15,7 @@ from leveret.management.request.merging import sums_of, with_sum
 from leveret.management.request.paged_lists import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
-from leveret.model.definitions import Binding, Exchange
+from leveret.model.definitions import Binding, Exchange, WrittenArguments
 
 _KEY: Final = ("vhost", "name")
 _SUMMED: Final = ("message_stats",)
@@ -29,7 +29,7 @@ class ExchangeBody(msgspec.Struct):
     durable: bool = False
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, Any] = {}
+    arguments: WrittenArguments = {}
 
 
 async def show_all(call: Call) -> Response:
@@ -65,7 +65,7 @@ async def put(call: Call) -> Response:
         durable=wanted.durable,
         auto_delete=wanted.auto_delete,
         internal=wanted.internal,
-        arguments=wanted.arguments,
+        arguments=wanted.arguments or {},
     )
     call.caller.in_vhost(vhost).declare_exchange(exchange)
     await call.node.commit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from leveret.management.resources.bindings import binding_json, default_binding
 from leveret.management.views.peer_view import consumer_json
 from leveret.management.views.queue_view import owner_json, queue_json
 from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.definitions import WrittenArguments
 from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
 from leveret.runtime.process.work_slices import in_slices
 
@@ -34,7 +35,7 @@ class QueueBody(msgspec.Struct):
 
     durable: bool = False
     auto_delete: bool = False
-    arguments: dict[str, Any] = {}
+    arguments: WrittenArguments = {}
     node: str | None = None
 
 
@@ -86,7 +87,7 @@ async def put(call: Call) -> Response:
             vhost=vhost,
             durable=wanted.durable,
             auto_delete=wanted.auto_delete,
-            arguments=wanted.arguments,
+            arguments=wanted.arguments or {},
         )
     )
     await call.node.commit()

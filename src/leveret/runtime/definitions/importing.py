@@ -159,6 +159,9 @@ def _entity(kind: str, index: int, entry: object, vhost: str | None, default_que
         entry = {**entry, "vhost": vhost}
     if kind == "parameters" and entry.get("component") == OPERATOR_POLICY:
         entry = {**entry, "value": _operator_policy(entry.get("value"))}
+    if entry.get("arguments") == []:
+        # See WrittenArguments.
+        entry = {**entry, "arguments": {}}
     try:
         if kind == "users":
             wanted = msgspec.convert(entry, WantedUser, strict=False)

@@ -6,6 +6,16 @@ if TYPE_CHECKING:
     from tests.unit.management.conftest import Client
 
 
+def test_arguments_may_be_an_empty_list_as_php_writes_them(admin: Client) -> None:
+    assert admin.put("/api/exchanges/%2F/e", type="topic", arguments=[]).status_code == 201
+    assert admin.put("/api/queues/%2F/q", arguments=[]).status_code == 201
+    assert admin.post("/api/bindings/%2F/e/e/q/q", routing_key="k", arguments=[]).status_code == 201
+    for path in ("exchanges/%2F/e", "queues/%2F/q", "bindings/%2F/e/e/q/q/k"):
+        assert admin.get(f"/api/{path}").json()["arguments"] == {}
+    refused = admin.put("/api/queues/%2F/r", arguments=[1])
+    assert (refused.status_code, "arguments" in refused.json()["reason"]) == (400, True)
+
+
 def test_a_binding_is_made_shown_and_removed(admin: Client) -> None:
     admin.put("/api/exchanges/%2F/e", type="topic")
     admin.put("/api/queues/%2F/q")

@@ -58,6 +58,22 @@ def test_of_a_document_for_one_vhost_nothing_else_is_taken() -> None:
     assert queue.key == ("here", "q")
 
 
+@pytest.mark.parametrize("vhost", [None, "v"])
+def test_arguments_may_be_an_empty_list_as_php_writes_them(vhost: str | None) -> None:
+    document = {
+        "exchanges": [{"name": "e", "vhost": "v", "type": "fanout", "arguments": []}],
+        "queues": [{"name": "q", "vhost": "v", "arguments": []}],
+        "bindings": [{"source": "e", "vhost": "v", "destination": "q", "arguments": []}],
+    }
+    assert entities_of(document, vhost) == [
+        Exchange(name="e", vhost="v", type="fanout"),
+        Queue(name="q", vhost="v"),
+        Binding(source="e", vhost="v", destination="q"),
+    ]
+    with pytest.raises(InvalidCommand, match=r"queues\[0\].*arguments"):
+        entities_of({"queues": [{"name": "q", "vhost": "v", "arguments": [1]}]}, vhost)
+
+
 def test_what_exists_and_what_is_predeclared_is_passed_over() -> None:
     existing = Held()
     existing.by_kind["queues"][("/", "q")] = Queue(name="q", vhost="/")
