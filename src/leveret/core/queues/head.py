@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from leveret.wire import properties as props
 from leveret.wire.properties import body_bytes_of, is_persistent, property_flags, shortstr
 
 _EXPIRATION_MS_MAX: Final = 10**18
+_SIGNED: Final = re.compile(rb"\+[0-9]+|-0+")
+"""A number that is not negative, with a sign, which RabbitMQ reads too."""
 DEFAULT_TERMS: Final = (None, 0)
 """The terms of messages that never expire and have no priority."""
 
@@ -103,5 +106,7 @@ def terms_of(header: bytes) -> tuple[int | None, int]:
 
 
 def expiration_ms_of(text: bytes | None) -> int | None:
-    """The number in a stored expiration; None if it is no number, and at most the end of time."""
-    return min(int(text), _EXPIRATION_MS_MAX) if text is not None and text.isdigit() else None
+    """The number in a stored expiration; None if it is negative or no number, and at most the end of time."""
+    if text is None or not (text.isdigit() or _SIGNED.fullmatch(text)):
+        return None
+    return min(int(text), _EXPIRATION_MS_MAX)

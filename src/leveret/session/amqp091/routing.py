@@ -9,8 +9,10 @@ from leveret.core.broker.broker import Broker
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.broker.routing import MessageHeaders
 from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import expiration_ms_of
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import User
+from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.errors import PreconditionFailed
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -20,7 +22,6 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.content_header import DELIVERY_MODES
 
-_EXPIRATION_DIGITS_MAX: Final = 18
 _BINDINGS_OF_A_FRAME: Final = 8
 """To compare a message with so many bindings takes as long as a frame."""
 _KEYS_OF_A_FRAME: Final = 4
@@ -108,7 +109,8 @@ def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) 
 
 def is_expiration(text: bytes) -> bool:
     """Whether a time to live is valid, as a publisher writes it."""
-    return text.isdigit() and len(text) <= _EXPIRATION_DIGITS_MAX
+    duration_ms = expiration_ms_of(text)
+    return duration_ms is not None and duration_ms <= DURATION_MS_MAX
 
 
 def _may_impersonate(broker: Broker, user: str) -> bool:

@@ -319,6 +319,37 @@ def test_content_that_breaks_the_rules_ends_the_connection_and_stores_nothing(
         assert all(body == b"" for _, _, body in node.messages()["q"])
 
 
+@pytest.mark.parametrize("is_alone", [True, False], ids=["the long way", "the fast way"])
+@pytest.mark.parametrize(
+    ("expiration", "why"),
+    [
+        ("315360000000", ""),
+        ("315360000001", "{value_too_large,315360000001}"),
+        ("99999999999999", "{value_too_large,99999999999999}"),
+        ("9" * 255, f"{{value_too_large,{'9' * 255}}}"),
+        ("0" * 254 + "5", ""),
+        ("+5", ""),
+        ("-0", ""),
+        ("-1", "{value_negative,-1}"),
+        ("+", "no_integer"),
+        ("++5", "no_integer"),
+        (" 5", "no_integer"),
+        ("+5_0", '{leftover_string,"_0"}'),
+    ],
+)
+def test_an_expiration_is_what_rabbitmq_reads_as_a_number_of_at_most_ten_years(
+    expiration: str, why: str, is_alone: bool
+) -> None:
+    node, session = broker()
+    before = [] if is_alone else publish(b"0", expiration="5")
+    session.receive(b"".join([*before, *publish(b"1", expiration=expiration)]), 0)
+    texts = [value.reply_text for _, value in take(session) if isinstance(value, commands.Channel.Close)]
+    assert texts == ([f"PRECONDITION_FAILED - invalid expiration '{expiration}': {why}"[:255]] if why else [])
+    node.flush(session)
+    kept = [record[0].expiration_ms for record in node.logs.get(node.queue("q"), []) if record]
+    assert kept[len(before[:1]) :] == ([] if why else [int(expiration)])
+
+
 def test_a_channel_counts_as_confirmed_what_it_was_not_refused() -> None:
     node, session = broker()
     limits: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
