@@ -44,7 +44,12 @@ from leveret.core.queues import queue_types
 from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue, Reader
-from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, with_default_type
+from leveret.core.rules.queue_arguments import (
+    ARGUMENTS,
+    check_queue,
+    weaker_dead_lettering,
+    with_default_type,
+)
 from leveret.core.rules.validation import (
     ALTERNATE_EXCHANGE,
     CLASSIC,
@@ -76,6 +81,7 @@ class Broker:
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         nodes: returns the number of nodes of the cluster, on which streams may be.
         fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
+        dead_letter_notices: sentences on dead letters, as `fewer_copies`; the runtime empties it.
         refreshing: the last queue or exchange to which `refresh_policies` applied policies, or could not.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
@@ -121,6 +127,7 @@ class Broker:
         self.may_deliver: Callable[[], bool] = lambda: True
         self.deleted: list[Queue] = []
         self.fewer_copies, self.notices = list[str](), list[str]()
+        self.dead_letter_notices = list[str]()
         self.nodes: Callable[[], int] = lambda: 1
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
@@ -219,6 +226,7 @@ class Broker:
                 self.topology(entity.vhost)
                 check_policy(entity)
                 self._put_policy(entity)
+                self.dead_letter_notices += weaker_dead_lettering(entity)
             case d.Permission() | d.TopicPermission():
                 self.topology(entity.vhost)
                 check_patterns(entity)
@@ -432,6 +440,7 @@ class Broker:
         self.replication_changes += configure_queue(topology, queue, tagged=tagged)
         missing, less = topology.missing_copies(wanted, self.nodes())
         self.fewer_copies += [less] if missing else []
+        self.dead_letter_notices += weaker_dead_lettering(wanted)
         return queue
 
     def owned_by(self, owner: object) -> list[Queue]:

@@ -415,6 +415,8 @@ class Engine:
         fewer_copies, broker.fewer_copies = broker.fewer_copies, []
         for less in fewer_copies:
             logger.warning("stream_with_fewer_copies error=%s", less)
+        while broker.dead_letter_notices:
+            logger.warning("dead_letters_at_most_once reason=%s", broker.dead_letter_notices.pop(0))
         while broker.notices:
             logger.warning("queue_not_mirrored reason=%s", broker.notices.pop(0))
         for queue in broker.deleted:

@@ -46,6 +46,27 @@ async def test_a_policy_over_many_queues_comes_to_one_in_a_flush_until_all_have_
     assert [site.queue(name).ready_count for name in NAMES] == [3] * len(NAMES)
 
 
+async def test_a_strategy_of_dead_letters_that_is_not_kept_is_told_once(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = await replicating(directory)
+    for strategy in ("at-most-once", "at-least-once"):
+        arguments = {"x-queue-type": "quorum", "x-dead-letter-strategy": strategy}
+        definition = {"dead-letter-strategy": strategy}
+        for change in (
+            d.Put(d.Queue(vhost="v", name=f"q {strategy}", arguments=arguments)),
+            d.Put(d.Policy(vhost="v", name=f"p {strategy}", pattern="^q", definition=definition)),
+        ):
+            site.node.broker.apply(change)
+            await site.node.commit()
+            await site.node.commit()
+    told = [line for line in caplog.messages if line.startswith("dead_letters_at_most_once")]
+    assert [line.partition(" asks ")[0] for line in told] == [
+        "dead_letters_at_most_once reason=queue 'q at-least-once' in vhost 'v'",
+        "dead_letters_at_most_once reason=policy 'p at-least-once' in vhost 'v'",
+    ]
+
+
 @pytest.mark.usefixtures("one_at_once")
 async def test_a_change_over_http_is_done_when_all_queues_have_it(directory: Path) -> None:
     site = await replicating(directory, *NAMES)
