@@ -12,7 +12,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
-from tests.unit.core.queues.queue_log import HEADS, Log, body, numbers
+from tests.unit.core.queues.queue_log import HEADS, Log, Sink, body, numbers
 
 HEAD = HEADS[0]
 
@@ -79,6 +79,17 @@ def test_a_requeued_message_is_redelivered_and_one_that_was_never_delivered_is_n
         ([0, 1], True),
         ([2], False),
     ]
+
+
+def test_returned_messages_reach_a_waiting_consumer_before_the_limit_counts_them() -> None:
+    queue, log = filled(3)
+    queue.take(3)
+    queue.configure(QueueSettings(max_length=1))
+    sink = Sink(10)
+    queue.consumers.add(sink)
+    queue.requeue(0, 3)
+    flush(queue, log, 0)
+    assert [number for number, *_ in sink.got] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("exchange", [None, "dlx"])

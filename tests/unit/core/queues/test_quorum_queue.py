@@ -67,6 +67,14 @@ def test_a_message_that_is_gone_is_counted_no_more(how: str) -> None:
     assert [queue.return_counts.of(offset) for offset in range(queue.next_offset)] == [0] * queue.next_offset
 
 
+@pytest.mark.parametrize("limit", [None, 9])
+def test_what_comes_back_is_the_next_whether_there_is_a_limit_or_not(limit: int | None) -> None:
+    _, queue = filled(3, delivery_limit=limit)
+    for _ in range(4):
+        assert offsets(queue.take(1)[0]) == [0]
+        queue.requeue(0, 1)
+
+
 def test_what_comes_back_too_often_is_dropped_at_its_limit() -> None:
     _, queue = filled(2, delivery_limit=3)
     for _ in range(4):

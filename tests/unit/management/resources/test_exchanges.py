@@ -16,6 +16,14 @@ def test_arguments_may_be_an_empty_list_as_php_writes_them(admin: Client) -> Non
     assert (refused.status_code, "arguments" in refused.json()["reason"]) == (400, True)
 
 
+def test_a_space_in_a_routing_key_is_percent_encoded_in_the_name_of_its_binding(admin: Client) -> None:
+    admin.put("/api/queues/%2F/q")
+    assert admin.post("/api/bindings/%2F/e/amq.topic/q/q", routing_key="a b").status_code == 201
+    shown = admin.get("/api/exchanges/%2F/amq.topic/bindings/source").json()
+    assert [each["properties_key"] for each in shown] == ["a%20b"]
+    assert admin.delete("/api/bindings/%2F/e/amq.topic/q/q/a%2520b").status_code == 204
+
+
 def test_a_binding_is_made_shown_and_removed(admin: Client) -> None:
     admin.put("/api/exchanges/%2F/e", type="topic")
     admin.put("/api/queues/%2F/q")

@@ -80,6 +80,7 @@ def test_what_exists_and_what_is_predeclared_is_passed_over() -> None:
     assert is_passed_over(Queue(name="q", vhost="/", durable=False), existing)
     assert is_passed_over(Exchange(name="amq.own", vhost="/", type="topic"), existing)
     assert not is_passed_over(Queue(name="other", vhost="/"), existing)
+    assert not is_passed_over(Queue(name="amq.gen-own", vhost="/"), existing)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KINDS)), JSON))

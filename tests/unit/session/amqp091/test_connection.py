@@ -233,6 +233,36 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_hears_a_heartbeat() -> None:
     assert [ticked(session, at) for at in (219_999, 220_001)] == [AmqpState.OPEN, AmqpState.CLOSED]
 
 
+@pytest.mark.parametrize(
+    "octets",
+    [
+        wire.frame(wire.FRAME_HEARTBEAT, 0, b"hello"),
+        wire.frame(wire.FRAME_METHOD, 1, b"\0\x3c\0\x6e" + b"\1" + b"more"),
+    ],
+    ids=["a heartbeat", "basic.recover"],
+)
+def test_octets_behind_those_that_a_frame_needs_are_passed_over(octets: bytes) -> None:
+    session = connect(FakeNode(), 1)
+    session.receive(octets, 0)
+    assert not any(isinstance(value, commands.Connection.Close) for _, value in take(session))
+    assert session.state is AmqpState.OPEN
+
+
+def test_a_get_counts_messages_that_expired_behind_the_one_it_takes() -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    lives: list[dict[str, Any]] = [{}, {"expiration": "5"}, {"expiration": "5"}, {}]
+    frames = [each for properties in lives for each in publish(b"m", "q", **properties)]
+    session.receive(b"".join([frame(commands.Queue.Declare(queue="q")), *frames]), 0)
+    node.flush(session)
+    take(session)
+    session.receive(frame(commands.Basic.Get(queue="q")), 100)
+    node.time_of_day_ms = 100
+    [count] = [value.message_count for _, value in take(session) if isinstance(value, commands.Basic.GetOk)]
+    node.flush(session)
+    assert (count, node.queue("q").ready_count) == (3, 1)
+
+
 def test_a_handshake_that_takes_too_long_is_given_up_however_it_drips() -> None:
     timeout_ms = FakeNode().limits.handshake_timeout_ms
     for steps in range(len(HANDSHAKE)):
