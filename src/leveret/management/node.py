@@ -294,6 +294,9 @@ class ReplicationOperations(Protocol):
                         connections, passed_on, refused, last_refusal
             proxied_here    the number of connections that other nodes have passed on to this one
 
+        Of a follower that does not have all data, `lag_bytes` is what its leader named last, None before the first
+        comparison; `position`, `applied_position`, `lag_records` and `lag_s` are None.
+
         Lag counts the changes that a delayed follower can leave out, so `apply_delay_s` is a part of its own `lag_s`.
         Its leader's row counts the changes that are not on its disk.
         """
@@ -307,7 +310,8 @@ class ReplicationOperations(Protocol):
         then, and quarantines the rest.
 
             promoted, state, epoch, took_ms, reason (why it was not promoted, or would not be)
-            would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
+            would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago, with None
+                        for what was not known then
             held_back   of a delayed follower, what it would leave out, as in the status
             set_aside   the report of what it left out, None if there was nothing
 

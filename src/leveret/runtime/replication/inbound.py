@@ -78,9 +78,10 @@ class LeaderProgress:
 
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
-        position, records: the last known position and number of records of the leader's feed.
-        applied_position, applied_records: the same of the applied part.
-        bytes_left, bytes_copied: while catching up, the missing octets, and those copied so far.
+        has_all: whether this node had all data of the leader when it last heard of it.
+        position: the last known position of the leader's feed; this node is there if it has all data.
+        bytes_left: the missing octets, as the leader last named them; None if it has not compared the logs.
+        bytes_copied: the octets copied so far while catching up.
         cut_at_ms: the time at which the leader cut the last applied frame, by its clock; 0 for none.
         is_torn: whether a link ended while this node was catching up.
     """
@@ -90,14 +91,12 @@ class LeaderProgress:
     leader: ProvenLeader | None = None
     connected_at_ms: int | None = None
     lost_at_ms: int | None = None
+    has_all: bool = False
     position: int = 0
-    records: int = 0
-    applied_position: int = 0
-    applied_records: int = 0
     acked_position: int = 0
     received_bytes: int = 0
     cut_at_ms: int = 0
-    bytes_left: int = 0
+    bytes_left: int | None = None
     bytes_copied: int = 0
     copying_since_ms: int = 0
     is_torn: bool = False
@@ -200,7 +199,7 @@ class Inbound:
         progress = self.progress
         if progress.state != "catching_up":
             return None
-        done, left = progress.bytes_copied, progress.bytes_left
+        done, left = progress.bytes_copied, progress.bytes_left or 0
         return progress_row(done, done + left, (self._clock_ms() - progress.copying_since_ms) / 1000)
 
     async def take_over(self, epoch: int) -> bool:
@@ -335,7 +334,9 @@ class Inbound:
         progress = self.progress
         progress.leader, progress.state = leader, "joining"
         progress.error, progress.connected_at_ms = "", self._clock_ms()
-        progress.applied_position = progress.acked_position = 0
+        # Of another feed, perhaps, and of another leader.
+        progress.has_all, progress.bytes_left = False, None
+        progress.position = progress.acked_position = 0
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
 
     async def _send_inventory(self, peer: LinkPeer) -> None:
@@ -403,7 +404,7 @@ class Inbound:
             # The leader sends records from disk: this node lacks some.
             progress.state, progress.copying_since_ms = "catching_up", self._clock_ms()
         if not head.position:
-            progress.bytes_left = head.records
+            progress.has_all, progress.bytes_left = False, head.records
             progress.bytes_copied += size
         self._data.take(head, changes)
 
@@ -411,15 +412,12 @@ class Inbound:
         progress = self.progress
         progress.cut_at_ms = max(progress.cut_at_ms, head.cut_at_ms)
         progress.position = max(progress.position, head.position)
-        if progress.state == "streaming":
-            progress.applied_position = progress.position
-            progress.records = progress.applied_records = head.records
 
     def _begin_streaming(self, link: ReceivingLink, position: int) -> None:
         link.receiver.joined(position)
         progress = self.progress
-        progress.state, progress.is_torn = "streaming", False
-        progress.position = progress.applied_position = position
+        progress.state, progress.has_all, progress.is_torn = "streaming", True, False
+        progress.position = position
         progress.bytes_left = progress.bytes_copied = 0
         logger.info("replication Files synced leader=%s position=%d", self.uri, position)
         logger.info("replication Streaming changes leader=%s", self.uri)

@@ -37,6 +37,7 @@ def follower_status(
     leader = progress.leader
     delayed = inbound.delayed_changes() or WaitingChanges()
     is_delayed = inbound.delayed_changes() is not None
+    has_all, bytes_left = progress.has_all, progress.bytes_left
     return _shown(
         uri=str(inbound.uri),
         name=leader.name if leader else "",
@@ -44,14 +45,12 @@ def follower_status(
         state=inbound.state,
         error=inbound.error,
         connected_at_ms=progress.connected_at_ms,
-        position=progress.position,
-        applied_position=None if is_delayed else progress.applied_position,
+        position=progress.position if has_all else None,
+        applied_position=progress.position if has_all and not is_delayed else None,
         acked_position=progress.acked_position,
         received_bytes=progress.received_bytes,
-        lag_bytes=max(0, progress.position - progress.applied_position)
-        + progress.bytes_left
-        + delayed.octets,
-        lag_records=max(0, progress.records - progress.applied_records) + delayed.records,
+        lag_bytes=None if bytes_left is None else bytes_left + delayed.octets,
+        lag_records=delayed.records if has_all else None,
         lag_s=lag_s(inbound, now_ms),
         apply_delay_s=apply_delay_ms / 1000,
         held_back=delayed_changes(delayed) if is_delayed else None,
@@ -90,7 +89,7 @@ def _shown(**known: Any) -> dict[str, Any]:
 
 
 def lag_s(inbound: Inbound, now_ms: int) -> float | None:
-    """The age of the last applied change, by the leader's clock; None without any.
+    """The age of the last applied change, by the leader's clock; None for a node that does not have all before it.
 
     For a delayed follower, the age of the first change that it can leave out.
     """
@@ -98,7 +97,7 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     delayed = inbound.delayed_changes()
     if delayed is not None and delayed.oldest_at_ms is not None:
         return max(0, now_ms - delayed.oldest_at_ms) / 1000
-    if not progress.cut_at_ms:
+    if not progress.has_all or not progress.cut_at_ms:
         return None
     if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
         # The leader reports its position every second, and this node was there.
@@ -126,7 +125,7 @@ def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
     since_ms = progress.lost_at_ms if progress.lost_at_ms is not None else progress.cut_at_ms
     return {
         "known": is_known,
-        "messages": max(0, progress.records - progress.applied_records),
-        "bytes": max(0, progress.position - progress.applied_position),
+        "messages": 0 if progress.has_all else None,
+        "bytes": progress.bytes_left,
         "seconds": 0.0 if is_known else (round((now_ms - since_ms) / 1000, 3) if since_ms else None),
     }

@@ -425,12 +425,14 @@ def _delayed_changes(existing: Mapping[str, Any] | None) -> str | None:
 def _loss(lost: Mapping[str, Any]) -> str:
     """The actual or possible loss, as far as known."""
     amounts = f"{lost['messages']} messages, {lost['bytes']} bytes"
+    if lost["messages"] is None:
+        amounts = f"{lost['bytes']} bytes and an unknown number of messages"
     if lost["known"]:
         return f"{amounts}, {lost['seconds']:.1f} s"
     if lost["seconds"] is None:
         return "not known, the leader was never reached"
     text = f"not known, the link to the leader has been down for {lost['seconds']:.1f} s"
-    return text if lost["messages"] is None else f"{text}; at its loss {amounts} were missing"
+    return text if lost["bytes"] is None else f"{text}; at its loss {amounts} were missing"
 
 
 def _scrubbed(scrub: Mapping[str, Any]) -> str:

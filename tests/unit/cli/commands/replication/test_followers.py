@@ -260,6 +260,11 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
             "not known, the link to the leader has been down for 12.3 s; at its loss 5 messages, 700 bytes "
             "were missing",
         ),
+        (
+            {"messages": None, "bytes": 700, "seconds": 12.34},
+            "not known, the link to the leader has been down for 12.3 s; at its loss 700 bytes and an unknown number "
+            "of messages were missing",
+        ),
         ({"messages": None, "bytes": None, "seconds": None}, "not known, the leader was never reached"),
     ],
 )

@@ -1,0 +1,64 @@
+"""runtime.roles.status: what a follower reports of its leader's data, by a real link."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication import sent_node
+from leveret.runtime.roles.status import follower_status, would_lose
+from leveret.storage.log import Log
+from leveret.testing.network.waiting import until
+from leveret.wire.chunk import Chunk
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
+
+QUEUE = "queues/0000000000000001"
+LAG = ("lag_records", "lag_bytes", "lag_s")
+
+
+def reported(follower: FollowerSite, *fields: str) -> tuple[Any, ...]:
+    status = follower_status(follower.inbound, follower.identity.identity, 0, clock_ms())
+    assert status is not None
+    return tuple(status[each] for each in fields)
+
+
+class BreakingSite(FollowerSite):
+    """A follower whose link ends with the first record that it receives while it `breaks`."""
+
+    breaks = False
+
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        super().replayed(name, log, chunk)
+        if self.breaks and self.inbound._link is not None:
+            self.inbound._link.peer.close()
+
+
+async def test_of_records_that_were_to_come_when_the_leader_was_lost_only_the_octets_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sent_node, "FINAL_BYTES", 0)
+    monkeypatch.setattr(sent_node, "STEP_BYTES", 500)
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append(QUEUE)
+    follower = BreakingSite(tmp_path / "follower", await leader.start())
+    assert reported(follower, "position", *LAG) == (None, None, None, None)
+    assert would_lose(follower.inbound, clock_ms())["bytes"] is None
+    await until(lambda: in_sync(leader), "in sync")
+    await until(lambda: reported(follower, *LAG) == (0, 0, 0.0), "no lag")
+    leader.listener.send_away_all("for a while")
+    follower.breaks = True
+    for _ in range(20):
+        leader.append(QUEUE)
+    leader.commits.begin()
+    await until(lambda: follower.inbound.progress.is_torn, "broken off")
+    await leader.stop()
+    await until(lambda: follower.inbound.state == "connecting")
+    position, records, octets, age_s = reported(follower, "position", *LAG)
+    assert (position, records, age_s) == (None, None, None)
+    assert octets > 0
+    lost = would_lose(follower.inbound, clock_ms())
+    assert (lost["known"], lost["messages"], lost["bytes"]) == (False, None, octets)
