@@ -78,6 +78,7 @@ class LeaderProgress:
 
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
+        heard_at_ms: when the leader's last message came, by this node's clock; None before the first.
         has_all: whether this node had all data of the leader when it last heard of it.
         position: the last known position of the leader's feed; this node is there if it has all data.
         bytes_left: the missing octets, as the leader last named them; None if it has not compared the logs.
@@ -90,7 +91,7 @@ class LeaderProgress:
     error: str = ""
     leader: ProvenLeader | None = None
     connected_at_ms: int | None = None
-    lost_at_ms: int | None = None
+    heard_at_ms: int | None = None
     has_all: bool = False
     position: int = 0
     acked_position: int = 0
@@ -137,7 +138,6 @@ class Inbound:
         self._followed = followed
         self._clock_ms = clock_ms
         self._link: ReceivingLink | None = None
-        self._heartbeat: LinkHeartbeat
         self._ended = asyncio.Event()
         self._received_before = 0
         self._stops = False
@@ -186,7 +186,7 @@ class Inbound:
             return
         link = ReceivingLink(peer, self._data, ReceivePhase.JOINING, self._commits, self._durable)
         self._link, peer.receiver = link, self
-        self._heartbeat = LinkHeartbeat(peer, silent_beats_max=SILENCE_S, says=False)
+        LinkHeartbeat(peer, silent_beats_max=SILENCE_S, says=False)
         # Without a reference the task may be garbage-collected.
         self._telling = loop.create_task(self._send_inventory(peer))
         await link.beat(self._ended)
@@ -202,13 +202,18 @@ class Inbound:
         done, left = progress.bytes_copied, progress.bytes_left or 0
         return progress_row(done, done + left, (self._clock_ms() - progress.copying_since_ms) / 1000)
 
-    async def take_over(self, epoch: int) -> bool:
-        """Have the leader send all its changes, and promise none from then on; return whether it did.
+    @property
+    def has_handed_over(self) -> bool:
+        """Whether the leader has answered `take_over`: this node has all its changes."""
+        return self._handed_over.is_set()
+
+    async def take_over(self, epoch: int) -> None:
+        """Have the leader send all its changes, and promise none from then on; see `has_handed_over`.
 
         The last changes of a leader that is away, or does not answer, are lost.
         """
         if self._link is None or self.progress.state != "streaming":
-            return False
+            return
         self._asks_to_take_over = True
         self._link.peer.write(pack(Type.TAKE_OVER, Number(epoch)))
         waits = [asyncio.create_task(event.wait()) for event in (self._handed_over, self._ended)]
@@ -222,7 +227,6 @@ class Inbound:
                 break
         for wait in waits:
             wait.cancel()
-        return self._handed_over.is_set()
 
     @property
     def state(self) -> str:
@@ -274,10 +278,7 @@ class Inbound:
     def ended(self, error: Exception | None) -> None:
         """See link.peer.Receiver."""
         progress = self.progress
-        if progress.state == "streaming" and self._link is not None:
-            # A silent leader was lost long before the end of the link.
-            progress.lost_at_ms = self._clock_ms() - round(self._heartbeat.silent_s * 1000)
-        elif progress.state == "catching_up":
+        if progress.state == "catching_up":
             progress.is_torn = True
         if not self._stops:
             self._note_error(str(error or "the leader closed the link"))
@@ -302,6 +303,7 @@ class Inbound:
             return
         peer = link.peer
         self.progress.received_bytes = self._received_before + peer.received_bytes
+        self.progress.heard_at_ms = self._clock_ms()
         match kind:
             case Type.FRAME:
                 self._take_frame(link, payload)
@@ -334,6 +336,7 @@ class Inbound:
         progress = self.progress
         progress.leader, progress.state = leader, "joining"
         progress.error, progress.connected_at_ms = "", self._clock_ms()
+        progress.heard_at_ms = progress.connected_at_ms
         # Of another feed, perhaps, and of another leader.
         progress.has_all, progress.bytes_left = False, None
         progress.position = progress.acked_position = 0

@@ -85,10 +85,10 @@ class ReplicationCommands:
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
     ) -> dict[str, Any]:
         """See ReplicationOperations."""
-        roles, following = self._roles, self._roles.following
+        roles, following, inbound = self._roles, self._roles.following, self._roles.inbound
         roles.refuse_if_leading()
         outcome: dict[str, Any] = {
-            "would_lose": would_lose(roles.inbound, clock_ms()),
+            "would_lose": would_lose(inbound, clock_ms()),
             "state": roles.state,
             "epoch": self.epoch,
             "promoted": False,
@@ -111,6 +111,8 @@ class ReplicationCommands:
         else:
             until_ms = ALL_MS if apply_until_ms is None else apply_until_ms
             outcome["set_aside"] = await roles.take_over(until_ms)
+            # The leader may have gone silent just before, and not have answered.
+            outcome["would_lose"] = would_lose(inbound, clock_ms())
         return outcome | self._promoted(began_s)
 
     def _promoted(self, began_s: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.roles.follower_server import FollowerServer
 
 _HEARD_MS: Final = 2_500
+"""A leader sends a message every second; one that has sent none for this time may have lost this node."""
 
 
 def leader_status(follower_server: FollowerServer | None) -> dict[str, Any]:
@@ -117,15 +118,20 @@ def delayed_changes(delayed: WaitingChanges) -> dict[str, Any]:
 
 
 def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
-    """The changes of the leader that a promotion now would lose; not `known` if the leader cannot be asked."""
+    """The changes of the leader that a promotion loses, or would lose now.
+
+    They are not `known` unless the leader has handed over, or was heard just now: a leader confirms without a follower
+    whose link is silent. Then they are those of the time when it was last heard, `seconds` ago.
+    """
     if inbound is None:
         return {"known": False, "messages": None, "bytes": None, "seconds": None}
     progress = inbound.progress
-    is_known = progress.state == "streaming"
-    since_ms = progress.lost_at_ms if progress.lost_at_ms is not None else progress.cut_at_ms
+    silent_ms = None if progress.heard_at_ms is None else max(0, now_ms - progress.heard_at_ms)
+    is_heard = progress.state == "streaming" and silent_ms is not None and silent_ms < _HEARD_MS
+    is_known = inbound.has_handed_over or is_heard
     return {
         "known": is_known,
         "messages": 0 if progress.has_all else None,
         "bytes": progress.bytes_left,
-        "seconds": 0.0 if is_known else (round((now_ms - since_ms) / 1000, 3) if since_ms else None),
+        "seconds": 0.0 if is_known else (None if silent_ms is None else silent_ms / 1000),
     }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.replication import sent_node
+from leveret.runtime.replication import inbound as inbound_module
+from leveret.runtime.replication import outbound, sent_node
+from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.status import follower_status, would_lose
 from leveret.storage.log import Log
 from leveret.testing.network.waiting import until
@@ -62,3 +65,47 @@ async def test_of_records_that_were_to_come_when_the_leader_was_lost_only_the_oc
     assert octets > 0
     lost = would_lose(follower.inbound, clock_ms())
     assert (lost["known"], lost["messages"], lost["bytes"]) == (False, None, octets)
+
+
+async def test_a_leader_that_is_silent_may_have_confirmed_more(tmp_path: Path) -> None:
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append(QUEUE)
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: in_sync(leader), "in sync")
+    heard_at_ms = follower.inbound.progress.heard_at_ms
+    assert heard_at_ms is not None
+    lost = would_lose(follower.inbound, heard_at_ms + 2_000)
+    assert lost == {"known": True, "messages": 0, "bytes": 0, "seconds": 0.0}
+    lost = would_lose(follower.inbound, heard_at_ms + 3_000)
+    assert lost == {"known": False, "messages": 0, "bytes": 0, "seconds": 3.0}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_promotion_reports_a_loss_of_nothing_only_if_the_leader_has_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    monkeypatch.setattr(inbound_module, "TAKE_OVER_TIMEOUT_S", 60.0 if answers else 0.05)
+    if not answers:
+        monkeypatch.setattr(outbound.Outbound, "_hand_over", lambda *about: None)
+    leader = LeaderSite(tmp_path / "leader", random.Random(1))
+    leader.append(QUEUE)
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: in_sync(leader), "in sync")
+
+    async def take_over(until_ms: int) -> None:
+        await follower.inbound.take_over(2)
+        await follower.stop()
+
+    roles: Any = SimpleNamespace(
+        role="follower",
+        state="streaming",
+        identity=follower.identity.identity,
+        inbound=follower.inbound,
+        following=SimpleNamespace(inbound=follower.inbound, delaying=None),
+        elected=None,
+        refuse_if_leading=lambda: None,
+        take_over=take_over,
+    )
+    outcome = await ReplicationCommands(roles).promote(dry_run=False, force=False)
+    assert outcome["promoted"], outcome
+    assert outcome["would_lose"]["known"] is answers

@@ -430,9 +430,9 @@ def _loss(lost: Mapping[str, Any]) -> str:
     if lost["known"]:
         return f"{amounts}, {lost['seconds']:.1f} s"
     if lost["seconds"] is None:
-        return "not known, the leader was never reached"
-    text = f"not known, the link to the leader has been down for {lost['seconds']:.1f} s"
-    return text if lost["bytes"] is None else f"{text}; at its loss {amounts} were missing"
+        return "not known, the leader was not reached since the start"
+    text = f"not known, the leader was last heard {lost['seconds']:.1f} s ago"
+    return text if lost["bytes"] is None else f"{text}; {amounts} were missing then"
 
 
 def _scrubbed(scrub: Mapping[str, Any]) -> str:

@@ -253,19 +253,21 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
     [
         (
             {"messages": None, "bytes": None, "seconds": 12.34},
-            "not known, the link to the leader has been down for 12.3 s",
+            "not known, the leader was last heard 12.3 s ago",
         ),
         (
             {"messages": 5, "bytes": 700, "seconds": 12.34},
-            "not known, the link to the leader has been down for 12.3 s; at its loss 5 messages, 700 bytes "
-            "were missing",
+            "not known, the leader was last heard 12.3 s ago; 5 messages, 700 bytes were missing then",
         ),
         (
             {"messages": None, "bytes": 700, "seconds": 12.34},
-            "not known, the link to the leader has been down for 12.3 s; at its loss 700 bytes and an unknown number "
-            "of messages were missing",
+            "not known, the leader was last heard 12.3 s ago; 700 bytes and an unknown number of messages were missing "
+            "then",
         ),
-        ({"messages": None, "bytes": None, "seconds": None}, "not known, the leader was never reached"),
+        (
+            {"messages": None, "bytes": None, "seconds": None},
+            "not known, the leader was not reached since the start",
+        ),
     ],
 )
 def test_what_is_not_known_to_be_lost_is_called_so(
