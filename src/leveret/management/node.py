@@ -282,7 +282,8 @@ class ReplicationOperations(Protocol):
             in_sync [names], etcd {...}
             leader      of a follower: uri, name, epoch, state, error, connected_at_ms, position, applied_position,
                         lag_bytes, lag_records, lag_s, received_bytes, acked_position, apply_delay_s, held_back,
-                        in_sync, progress
+                        in_sync, progress, newest_at_ms (of the newest record, by its leader's clock; None if this node
+                        lacks earlier ones)
             followers   a row each: node_id, name, address, state, in_sync, connected_at_ms, lag_bytes, lag_records,
                         lag_s, apply_delay_s, sent_bytes, acked_bytes, compression_ratio, joined_ms, progress
             held_back   of a delayed follower, what it can leave out: messages, records, bytes,

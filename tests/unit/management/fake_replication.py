@@ -101,6 +101,7 @@ class FakeReplication:
             "lag_bytes": 1000,
             "lag_records": 1_234_567,
             "lag_s": 1.5,
+            "newest_at_ms": 1_700_000_000_123,
             "received_bytes": 70_000,
             "acked_position": 8000,
             "apply_delay_s": 0.0,

@@ -149,6 +149,7 @@ class Applier:
         self._prefixes: dict[str, CopiedPrefix] = {}
         self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
+        self._newest_ms: int | None = None
         self._begun: set[str] = set()
         """The logs that began at offset 0 and may have no file yet."""
         self._quarantined: set[tuple[str, int]] = set()
@@ -200,7 +201,9 @@ class Applier:
     @property
     def last_timestamp_ms(self) -> int:
         """The timestamp of the newest of all chunks, by its leader's clock; 0 without chunks."""
-        return max((log.last_timestamp_ms for log in self.tree.logs.values()), default=0)
+        if self._newest_ms is None:
+            self._newest_ms = max((log.last_timestamp_ms for log in self.tree.logs.values()), default=0)
+        return self._newest_ms
 
     def delayed_changes(self) -> WaitingChanges | None:
         """See FollowerData."""
@@ -339,6 +342,8 @@ class Applier:
         log.append_raw(chunk.header, octets, segment)
         self._commits.appended(log)
         self._last[name] = bytes(octets[:HEADER_BYTES])
+        if self._newest_ms is not None:
+            self._newest_ms = max(self._newest_ms, chunk.header.timestamp_ms)
         self._owner.replayed(name, log, chunk)
 
     def open(self, name: str, first_offset: int = 0) -> Log:
@@ -371,6 +376,8 @@ class Applier:
         logger.error("prefix_not_moved_in error=%s action=copy_at_next_join", error)
 
     def _rewrite(self) -> None:
+        # The newest chunk may go.
+        self._newest_ms = None
         if self._is_streaming:
             return
         if not self.has_rewritten:

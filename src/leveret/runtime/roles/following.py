@@ -173,6 +173,15 @@ class FollowerRole(CopyOwner):
         index = self.delaying.log if self.delaying is not None else None
         return found if index is None else [*found, index]
 
+    @property
+    def newest_at_ms(self) -> int | None:
+        """The time of the newest record, by its leader's clock; None without records, or if earlier ones are missing.
+
+        Of two followers of one leader, the one with the later time has all records of the other, whatever was
+        restarted meanwhile: the time is read from the logs.
+        """
+        return None if self._identity.identity.rewriting else self._applier.last_timestamp_ms or None
+
     # -- what the link asks: inbound.FollowingNode -------------------------------------------------
 
     def files(self) -> list[str]:

@@ -56,7 +56,8 @@ class ReplicationCommands:
         """See ReplicationOperations."""
         roles = self._roles
         identity, config, inbound, listener = roles.identity, roles.config, roles.inbound, roles.listener
-        settings = config.followers
+        settings, following = config.followers, roles.following
+        newest_at_ms = following.newest_at_ms if following is not None else None
         address = listener.address if listener is not None else None
         return {
             "role": roles.role,
@@ -71,7 +72,7 @@ class ReplicationCommands:
             "min_in_sync": settings.min_in_sync,
             "below_min_in_sync": settings.below_min_in_sync,
             **leader_status(roles.follower_server),
-            "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms()),
+            "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms(), newest_at_ms),
             "etcd": roles.elected.status() if roles.elected is not None else None,
             "proxy": roles.proxy.status() if roles.proxy is not None else None,
             "proxied_here": roles.passed_on_clients.passed_on,

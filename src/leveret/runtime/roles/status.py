@@ -29,9 +29,16 @@ def leader_status(follower_server: FollowerServer | None) -> dict[str, Any]:
 
 
 def follower_status(
-    inbound: Inbound | None, identity: NodeIdentity, apply_delay_ms: int, now_ms: int
+    inbound: Inbound | None,
+    identity: NodeIdentity,
+    apply_delay_ms: int,
+    now_ms: int,
+    newest_at_ms: int | None = None,
 ) -> dict[str, Any] | None:
-    """The lag of this node behind its leader; for a fenced node only the leader; None without one."""
+    """The lag of this node behind its leader; for a fenced node only the leader; None without one.
+
+    `newest_at_ms` is that of the FollowerRole.
+    """
     if inbound is None:
         return _replacement(identity) if identity.is_fenced else None
     progress = inbound.progress
@@ -53,6 +60,7 @@ def follower_status(
         lag_bytes=None if bytes_left is None else bytes_left + delayed.octets,
         lag_records=delayed.records if has_all else None,
         lag_s=lag_s(inbound, now_ms),
+        newest_at_ms=newest_at_ms,
         apply_delay_s=apply_delay_ms / 1000,
         held_back=delayed_changes(delayed) if is_delayed else None,
         in_sync=inbound.state == "streaming",
@@ -81,6 +89,7 @@ def _shown(**known: Any) -> dict[str, Any]:
         "lag_bytes": None,
         "lag_records": None,
         "lag_s": None,
+        "newest_at_ms": None,
         "apply_delay_s": 0.0,
         "held_back": None,
         "in_sync": False,
@@ -126,12 +135,15 @@ def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
     if inbound is None:
         return {"known": False, "messages": None, "bytes": None, "seconds": None}
     progress = inbound.progress
-    silent_ms = None if progress.heard_at_ms is None else max(0, now_ms - progress.heard_at_ms)
-    is_heard = progress.state == "streaming" and silent_ms is not None and silent_ms < _HEARD_MS
+    since_ms = progress.heard_at_ms
+    is_heard = progress.state == "streaming" and since_ms is not None and now_ms - since_ms < _HEARD_MS
     is_known = inbound.has_handed_over or is_heard
+    if since_ms is not None and progress.has_all and progress.cut_at_ms:
+        # The leader's last words may have waited here, as while this process stood still.
+        since_ms = min(since_ms, progress.cut_at_ms)
     return {
         "known": is_known,
         "messages": 0 if progress.has_all else None,
         "bytes": progress.bytes_left,
-        "seconds": 0.0 if is_known else (None if silent_ms is None else silent_ms / 1000),
+        "seconds": 0.0 if is_known else (None if since_ms is None else max(0, now_ms - since_ms) / 1000),
     }

@@ -104,6 +104,26 @@ async def test_a_follower_that_lost_a_log_while_it_was_down_is_not_promoted_unle
         assert "log_lost vhost=v queue=q" in caplog.text
 
 
+async def test_without_its_leader_a_follower_shows_after_a_restart_how_far_it_had_come(
+    directory: Path,
+) -> None:
+    """An operator compares followers by this; who lacks earlier records is not to be compared."""
+    await whole_follower(directory)
+
+    async def newest_at_ms() -> int | None:
+        roles = follower(directory)
+        await roles.start()
+        newest = max(log.last_timestamp_ms for log in roles.node.tree.logs.values())
+        found: int | None = roles.node.replication.status()["leader"]["newest_at_ms"]
+        await roles.stop()
+        assert found in (None, newest)
+        return found
+
+    assert await newest_at_ms()
+    remove_queue(directory)
+    assert await newest_at_ms() is None
+
+
 async def test_a_follower_that_lost_a_log_does_not_lead_by_a_start_without_its_leader(
     directory: Path,
 ) -> None:

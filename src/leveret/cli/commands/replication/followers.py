@@ -388,6 +388,7 @@ def _leader_lines(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
         ("Leader", f"{leader['uri']}{name}"),
         ("Leader's epoch", leader["epoch"]),
         ("Connected since", since),
+        ("Newest record", _time(leader["newest_at_ms"], "milliseconds") if leader["newest_at_ms"] else None),
         ("Position", _applied(leader)),
         ("Lag", _lag(leader)),
         ("Apply delay", f"{leader['apply_delay_s']:g} s" if leader["apply_delay_s"] else None),
@@ -475,5 +476,5 @@ def _time_ms(text: str) -> int:
         raise CtlError(exits.USAGE, f"{text!r} is no time such as 2026-11-21T14:30:00") from None
 
 
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+def _time(at_ms: int, unit: str = "seconds") -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec=unit)

@@ -121,6 +121,7 @@ def test_a_follower_shows_whom_it_follows_and_how_far_it_is(ctl: Ctl, replicatio
         "Leader: tcp://10.0.0.1:5679 (leveret@a)",
         "Leader's epoch: 3",
         "Connected since: 2023-11-14 22:13:20+00:00",
+        "Newest record: 2023-11-14 22:13:20.123+00:00",
         "Position: 8000 of 9000 bytes",
         "Lag: 1234567 records, 1000 bytes, 1.5 s",
         "Received: 70000 bytes",
