@@ -67,16 +67,15 @@ class Coordinator:
             return _epochs_of(stored.by_kind["queues"].values())
         pending = self._member.pending()
         self._apply(pending)
-        puts = [
-            each.change.entity
-            for each in pending
-            if isinstance(each, DefinitionChanged) and isinstance(each.change, d.Put)
-        ]
+        # Only the last change of each place counts: a node reads etcd, and then waits until its earlier lease ends.
+        last = {place_of(each.change): each.change for each in pending if isinstance(each, DefinitionChanged)}
+        puts = [change.entity for change in last.values() if isinstance(change, d.Put)]
         known = {(entity.kind, entity.key) for entity in puts}
         new = [
             change
             for change in broker.changes
             if isinstance(change, d.Put)
+            and broker.definitions.by_kind[change.entity.kind].get(change.entity.key) == change.entity
             and stored.by_kind[change.entity.kind].get(change.entity.key) != change.entity
         ]
         gone = [

@@ -175,6 +175,32 @@ def test_a_queue_of_the_cluster_that_this_node_cannot_take_keeps_its_log(
     assert "definition_failed change=put queues /broken".replace(" /", " //") in caplog.text
 
 
+def test_what_was_deleted_while_a_node_entered_is_not_in_its_log() -> None:
+    vhost, queue = d.Vhost(name="/"), d.Queue(name="q", vhost="/", epoch=7)
+    transient = d.Queue(name="t", vhost="/", durable=False, epoch=9)
+    leaver, visitor = (d.User(name=name, password_hash="") for name in ("leaver", "visitor"))
+    stored = d.Definitions()
+    for entity in (vhost, leaver, queue):
+        stored.apply(d.Put(entity))
+    broker = Broker(no_read)
+    broker.shared = []
+    first_read: list[d.AnyEntity] = [vhost, leaver, visitor, queue, d.Queue(name="t", vhost="/", epoch=8)]
+    deleted = [
+        ("queues", queue.key),
+        ("queues", transient.key),
+        ("users", leaver.key),
+        ("users", visitor.key),
+    ]
+    pending: list[Changed] = [DefinitionChanged(d.Put(each)) for each in first_read]
+    pending += [DefinitionChanged(d.Delete(kind, key)) for kind, key in deleted]
+    pending.append(DefinitionChanged(d.Put(transient)))
+    epochs = coordinator_of(broker, pending).take_definitions(stored)
+    for change in broker.changes:
+        stored.apply(change)
+    assert stored.entities() == [vhost]
+    assert epochs == {transient.epoch}
+
+
 def test_access_that_is_taken_away_is_not_kept_because_of_a_bug(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
