@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import TypeAlias
 
@@ -30,6 +30,7 @@ class DeadLetterPublisher:
         gone: set[Queue],
         settled: Callable[[Queue], None],
         retry_later: Callable[[Queue], None],
+        once_known: Callable[[Iterable[Queue], Callable[[], None]], None],
     ) -> None:
         """Begin without letters.
 
@@ -39,12 +40,14 @@ class DeadLetterPublisher:
             gone: the queues whose log files were removed: they keep nothing of what they took.
             settled: called with a queue some of whose dead letters are settled.
             retry_later: called with a queue that has letters to publish again, in a while.
+            once_known: calls back once all nodes know these queues, in which the letters are durable.
         """
         self._broker = broker
         self._commit = commit
         self._gone = gone
         self._settled = settled
         self._retry_later = retry_later
+        self._once_known = once_known
         self._published: list[RoutedLetters] = []
 
     def publish(self, queue: Queue, now_ms: int) -> None:
@@ -75,7 +78,8 @@ class DeadLetterPublisher:
     def _await_nodes(self, published: RoutedLetters, refused: Refused, port: ReplicationPort) -> None:
         """As above, if other nodes have to keep the dead letters."""
         outcome = ConfirmOutcome(lambda _: self._settle_or_repeat(published, refused))
-        self._commit.when_durable(partial(outcome.part(), True))
+        durable = partial(outcome.part(), True)
+        self._commit.when_durable(partial(self._once_known, published.takers, durable))
         for target, taken in published.takers.items():
             if target.is_remote:
                 since = taken[0].place - taken[0].many
@@ -87,7 +91,7 @@ class DeadLetterPublisher:
 
     def _settle_all(self, waiting: list[tuple[RoutedLetters, Refused]]) -> None:
         for published, refused in waiting:
-            self._settle_or_repeat(published, refused)
+            self._once_known(published.takers, partial(self._settle_or_repeat, published, refused))
 
     def _settle_or_repeat(self, published: RoutedLetters, refused: Refused) -> None:
         """Settle what all targets have, and publish the rest again later."""

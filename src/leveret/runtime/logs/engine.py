@@ -34,6 +34,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.backpressure import Backpressure
 from leveret.runtime.logs.commit import GroupCommit
@@ -108,6 +109,7 @@ class Engine:
         self.replication_port: ReplicationPort | None = None
         self.confirm_ports: list[ConfirmPort] = []
         self._publication: SharedChanges | None = None
+        self._unshared: set[Queue] = set()
         self._outcomes: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
@@ -125,7 +127,9 @@ class Engine:
         self._failed: set[Queue] = set()
         self._definitions_again_s = 0.0
         self._gone: set[Queue] = set()
-        self._dead_letters = DeadLetterPublisher(broker, commit, self._gone, self._mark, self._retry_later)
+        self._dead_letters = DeadLetterPublisher(
+            broker, commit, self._gone, self._mark, self._retry_later, self._once_known
+        )
         self._flush_number = 0
         self._has_stopped = False
         self._holds: dict[Sender, int] = {}
@@ -354,7 +358,9 @@ class Engine:
         """Call back once this flush's records of a queue are safe wherever a confirm would wait; or never."""
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
-        self._commit.when_durable(lambda: durable(queue not in self._gone))
+        self._commit.when_durable(
+            lambda: self._once_known((queue,), lambda: durable(queue not in self._gone))
+        )
         if self.replication_port is not None and self.replication_port.concerns(queue):
             self.replication_port.when_taken({queue}, outcome.part)
         outcome.seal()
@@ -363,11 +369,11 @@ class Engine:
         """Call back once this flush's records of a queue are where a confirm has to have them, or never."""
         port = self.replication_port
         if port is None or not port.concerns(queue):
-            self._commit.when_confirmable(then)
+            self._commit.when_confirmable(partial(self._once_known, (queue,), then))
             return
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
-        self._commit.when_confirmable(lambda: durable(True))
+        self._commit.when_confirmable(partial(self._once_known, (queue,), partial(durable, True)))
         port.when_taken({queue}, outcome.part)
         outcome.seal()
 
@@ -438,10 +444,7 @@ class Engine:
                 loop.call_later(1.0, self.touch)
             self._commit.refused(error)
             return
-        if self.replication_port is not None and broker.shared:
-            shared, broker.shared = broker.shared, []
-            self._publication = SharedChanges()
-            self.replication_port.share(shared, self._publication.known)
+        self._share()
         broker.changes_in_flight += 1
         self.when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []
@@ -450,6 +453,32 @@ class Engine:
                 self._gone.discard(queue)
             self._collector.unfollow(deleted, deleted=True)
             self.when_known(lambda: self._remove_logs(iter(deleted)))
+
+    def _share(self) -> None:
+        """Send changes of definitions to all nodes, and note which queues these lack until then."""
+        broker = self._broker
+        if self.replication_port is None or not broker.shared:
+            return
+        shared, broker.shared = broker.shared, []
+        publication = self._publication = SharedChanges()
+        keys = {
+            each.entity.key for each in shared if isinstance(each, d.Put) and each.entity.kind == "queues"
+        }
+        queues = {broker.queues[key] for key in keys if key in broker.queues}
+        self._unshared |= queues
+        publication.then.append(partial(self._unshared.difference_update, queues))
+        self.replication_port.share(shared, publication.known)
+
+    def _is_unshared(self, queues: Iterable[object]) -> bool:
+        """Whether etcd may lack one of these queues: then this node's next start would remove the queue's log."""
+        return bool(self._unshared) and not self._unshared.isdisjoint(queues)
+
+    def _once_known(self, queues: Iterable[object], promise: Callable[[], None]) -> None:
+        """Keep a promise on messages, which are durable in these queues, once all nodes know the queues."""
+        if self._publication is not None and self._is_unshared(queues):
+            self._publication.then.append(promise)
+        else:
+            promise()
 
     def when_known(self, promise: Callable[[], None]) -> None:
         """Keep a promise once all definitions so far are durable here, and at every other node."""
@@ -501,6 +530,8 @@ class Engine:
                 self._confirm_batch(channel, batch, False)
             elif ports := [port for port in all_ports if any(map(port.concerns, batch.queues))]:
                 self._await_all(channel, batch, ports)
+            elif self._is_unshared(batch.queues):
+                self._await_all(channel, batch, ())
             elif batch.needs_sync:
                 waiting.append((channel, batch))
             else:
@@ -570,11 +601,14 @@ class Engine:
     def _await_all(
         self, channel: ConfirmingChannel, batch: ConfirmBatch, ports: Iterable[ConfirmPort]
     ) -> None:
-        """Confirm a batch once the local disk and all others concerned have it."""
+        """Confirm a batch once the local disk and all others concerned have it, and all nodes know its queues."""
         outcome = ConfirmOutcome(lambda ok: self._notify_soon(channel, batch, ok=ok))
         if batch.needs_sync:
             durable = outcome.part()
-            self._commit.when_confirmable(lambda: durable(self._is_kept(batch)), lambda: durable(False))
+            self._commit.when_confirmable(
+                lambda: self._once_known(batch.queues, lambda: durable(self._is_kept(batch))),
+                lambda: durable(False),
+            )
         for port in ports:
             port.when_kept(batch, outcome.part)
         outcome.seal()
