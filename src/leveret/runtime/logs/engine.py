@@ -431,6 +431,10 @@ class Engine:
             self._hooks.on_deleted(broker.deleted)
         if not broker.changes and not broker.deleted and not broker.shared:
             return
+        # Even if the disk here refuses them: else a node with a full disk would keep the definitions lock, and no other
+        # node could declare or delete. They are durable in etcd, from which each start takes the definitions;
+        # the logs of deleted queues, and the replies to this node's clients, wait for its disk.
+        self._share()
         changes, broker.changes = broker.changes, []
         try:
             self._definitions.append(changes)
@@ -444,7 +448,6 @@ class Engine:
                 loop.call_later(1.0, self.touch)
             self._commit.refused(error)
             return
-        self._share()
         broker.changes_in_flight += 1
         self.when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pamqp import commands
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
+from leveret.model.errors import StorageError
 from leveret.runtime.logs.ports import Part
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import Site
@@ -137,3 +138,30 @@ async def test_a_dead_letter_stays_where_it_died_until_all_nodes_know_its_target
     assert (grave.message_count, queue.message_count) == (1, 1)
     others.known[1]()
     await until(lambda: queue.message_count == 0, "the settlement")
+
+
+async def test_a_full_disk_keeps_no_change_from_other_nodes_and_its_own_clients_wait(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the node would keep the definitions lock, and no client of the cluster could declare or delete."""
+
+    def refuse(changes: Sequence[d.Change]) -> None:
+        raise StorageError("no space left on device")
+
+    site = await Site.started(directory)
+    client, others = Client(site), Others(site)
+    with monkeypatch.context() as full:
+        full.setattr(site.node.engine._definitions, "append", refuse)
+        await declared(site, client, "q")
+        [[change]] = others.shared
+        assert isinstance(change, d.Put)
+        assert change.entity.key == ("/", "q")
+        others.known[0]()
+        site.node.engine.touch(client.session)
+        await flushed(site)
+        assert (site.node.broker.shared, site.node.broker.changes_in_flight) == ([], 0), "the lock may go"
+        assert client.names() == []
+    await flushed(site)
+    assert client.names() == ["Queue.DeclareOk"]
+    assert len(others.shared) == 1
+    assert ("/", "q") in site.node.engine._definitions.definitions.by_kind["queues"]
