@@ -53,20 +53,31 @@ class Promises(Generic[P]):
         """Add a log that this node leads; its promises wait for no replica yet."""
         self.replicas.setdefault(log, ReplicaSet())
 
-    def cease(self, log: str) -> int:
-        """Drop the promises that need a log which another node leads now; return their number."""
-        self.replicas.pop(log, None)
+    def cease(self, log: str) -> list[P]:
+        """Remove a log that another node leads now; return the promises that are never kept, for their failure.
+
+        The next leader has what the replicas had that promises waited for, whatever other logs the same promise needs.
+        It may lack everything else.
+        """
+        replicas = self.replicas.pop(log, None)
         self._then.pop(log, None)
         self._mixed.discard(log)
-        dropped = len(self._waiting.pop(log, ()))
+        failed = [each.promise for each in self._waiting.pop(log, ())]
         for other in self._mixed:
-            waiting = self._waiting[other]
-            self._waiting[other] = [each for each in waiting if log not in each.needs]
-            dropped += len(waiting) - len(self._waiting[other])
-        return dropped
+            left: list[_Waiting[P]] = []
+            for each in self._waiting[other]:
+                if log not in each.needs:
+                    left.append(each)
+                elif replicas is None or replicas.reaches(each.needs[log]):
+                    needs = {name: cut for name, cut in each.needs.items() if name != log}
+                    left.append(each._replace(needs=needs))
+                else:
+                    failed.append(each.promise)
+            self._waiting[other] = left
+        return failed
 
-    def deleted(self, log: str) -> list[P]:
-        """Remove a deleted log: no promise waits for it any more."""
+    def let_go(self, log: str) -> list[P]:
+        """Remove a log that was deleted, or that has no replica any more: no promise waits for it from now on."""
         self.replicas.pop(log, None)
         self._then.pop(log, None)
         self._mixed.discard(log)

@@ -117,10 +117,10 @@ class ClusterPort:
         if names:
             has_all = part()
 
-            def notify() -> None:
+            def notify(ok: bool) -> None:
                 # The disk's part checked the lease when the disk was done; mirrors may be done long after that.
                 if self._holds_lease():
-                    has_all(True)
+                    has_all(ok)
 
             self._sources.when_acked(names, notify)
 

@@ -353,12 +353,12 @@ class Collector:
     async def _kept_by_mirrors(self, queue: Queue) -> None:
         """Wait until the mirrors that confirms wait for have everything so far.
 
-        For ever if another node leads the queue meanwhile; `pause` ends that.
+        For ever if another node leads the queue first; `pause` ends that.
         """
         if self.replication_port is None:
             return
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        outcome = ConfirmOutcome(lambda ok: None if kept.done() else kept.set_result(None))
+        outcome = ConfirmOutcome(lambda ok: kept.set_result(None) if ok and not kept.done() else None)
         self.replication_port.when_taken((queue,), outcome.part)
         outcome.seal()
         await kept

@@ -86,7 +86,7 @@ class DeadLetterPublisher:
                 note = partial(_note_refused, refused, target, outcome.part())
                 port.when_decided(target, since, taken[-1].place, note)
             else:
-                port.when_taken((target,), outcome.part)
+                port.when_taken((target,), partial(_noting_part, refused, target, outcome))
         outcome.seal()
 
     def _settle_all(self, waiting: list[tuple[RoutedLetters, Refused]]) -> None:
@@ -111,6 +111,19 @@ class DeadLetterPublisher:
 
 def _behind(place: int) -> list[tuple[int, int]]:
     return [(place, sys.maxsize)]
+
+
+def _noting_part(refused: Refused, target: Queue, outcome: ConfirmOutcome) -> Callable[[bool], None]:
+    """Make a part that notes a failure: the next leader of the target may lack all that this node gave it."""
+    then = outcome.part()
+
+    def known(ok: bool) -> None:
+        if not ok:
+            # What that leader has is there twice then, which is better than to lose the rest.
+            refused[target] = _behind(0)
+        then(True)
+
+    return known
 
 
 def _note_refused(

@@ -39,7 +39,9 @@ from leveret.wire.link import Octets
 
 logger = logging.getLogger(__name__)
 
-OnAcked = Callable[[], None]
+OnAcked = Callable[[bool], None]
+"""Called once, with whether the awaited mirrors have it. They never will if another node leads one of the logs first.
+"""
 OnState = Callable[[str, str, MirrorState], None]
 """(log, node, state): a mirror's state for this log changed.
 
@@ -137,11 +139,23 @@ class MirrorSources(ChangeReceiver):
                 stream.synchronise(wanted=automatic)
 
     def cease(self, name: str) -> None:
-        """Lead that log no longer: callbacks that wait for its mirrors are never called."""
+        """Lead that log no longer, because another node does: what its mirrors were not known to have, fails.
+
+        The present flush has appended nothing to it.
+        """
         self._forget(name)
-        dropped = self._promises.cease(name)
-        if dropped:
-            logger.warning("promises_dropped log=%s count=%d", name, dropped)
+        failed = self._promises.cease(name)
+        if failed:
+            logger.warning("promises_failed log=%s count=%d", name, len(failed))
+            self._answer(failed, ok=False)
+
+    def let_go(self, name: str) -> None:
+        """Send that log to no mirror any more, and wait for none: it is deleted, or its record names no mirror.
+
+        Without a mirror nobody but this node can lead the log, so what is on the disk here is safe.
+        """
+        self._forget(name)
+        self._answer(self._promises.let_go(name))
 
     def _forget(self, name: str) -> None:
         led = self.led.pop(name, None)
@@ -186,7 +200,7 @@ class MirrorSources(ChangeReceiver):
         name: str,
         *sets: frozenset[str],
         majority: bool | None = None,
-        then: OnAcked | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Let promises of that log wait for exactly these nodes from now on: all of each set, or a majority of each.
 
@@ -198,16 +212,18 @@ class MirrorSources(ChangeReceiver):
             KeyError: the log is not led here.
         """
         led = self.led[name]
-        kept = self._promises.wait_for(name, sets, led.cut, majority=majority, then=then)
+        acked = None if then is None else lambda _: then()
+        kept = self._promises.wait_for(name, sets, led.cut, majority=majority, then=acked)
         for stream in led.streams.values():
             stream.expected_changed()
-        self._keep(kept)
+        self._answer(kept)
 
     def when_acked(self, names: Iterable[str], acked: OnAcked) -> None:
         """Call `acked` once the expected nodes have acked the appends of the present flush to each of these logs.
 
         The flush ends with the next `cut`; there is no call before that. If another node leads one of the logs first,
-        it is never called; a deleted log needs no acks. The local disk is not included: see GroupCommit.
+        and may lack the appends, the call says False; a log that is let go needs no acks. The local disk is not
+        included: see GroupCommit.
         """
         self._promised.append((list(names), acked))
 
@@ -241,7 +257,7 @@ class MirrorSources(ChangeReceiver):
             promised, self._promised = self._promised, []
             for names, acked in promised:
                 needs = {name: self.led[name].cut for name in names if name in self.led}
-                self._keep(self._promises.promise(needs, acked))
+                self._answer(self._promises.promise(needs, acked))
         return 0
 
     def number(self, octets: int) -> int:
@@ -253,10 +269,10 @@ class MirrorSources(ChangeReceiver):
         log = self.tree.logs.get(name)
         return log.next_offset if log is not None else 0
 
-    def _keep(self, promises: list[OnAcked]) -> None:
+    def _answer(self, promises: list[OnAcked], *, ok: bool = True) -> None:
         try:
             for acked in promises:
-                acked()
+                acked(ok)
         except Exception as bug:
             # The other callbacks would never be called: their promises would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
@@ -331,7 +347,7 @@ class MirrorSources(ChangeReceiver):
 
     def acked(self, node: str) -> None:
         """See source_link_base.MirrorLeader."""
-        self._keep(self._promises.acked(node))
+        self._answer(self._promises.acked(node))
 
     def reported(self, name: str, node: str, state: MirrorState) -> None:
         """See source_link_base.MirrorLeader."""
@@ -381,5 +397,4 @@ class MirrorSources(ChangeReceiver):
 
     def deleted(self, name: str) -> None:
         """See ChangeReceiver; mirrors delete their copies once they learn of the queue's deletion from etcd."""
-        self._forget(name)
-        self._keep(self._promises.deleted(name))
+        self.let_go(name)

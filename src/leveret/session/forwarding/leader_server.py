@@ -338,7 +338,8 @@ class ForwardedChannel(Channel):
                 self._detach()
         elif not ok:
             node = self.connection.host.node_name
-            error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")
+            reason = "its disk refused them, or their queue has another leader; see that node's log"
+            error = Fault(506, f"node '{node}' did not keep the settlements: {reason}")
             self.connection.fail(error, self.number, 0)
         elif not self.is_closing:
             self.connection.send(forwarding.settle_ok(self.number))
@@ -347,9 +348,14 @@ class ForwardedChannel(Channel):
         """Nack messages that the disk refused, in their turn, and those only.
 
         The flush that met the refusal may have stored some, or got some that were stored before. A broker publishes
-        nacked dead letters again, and they would be there twice.
+        nacked dead letters again, and they would be there twice. Those of a queue that moved get no answer here.
         """
-        if queue.damage is not None or self.connection.broker.queues.get(queue.key) is not queue:
+        present = self.connection.broker.queues.get(queue.key)
+        if present is not queue and present is not None and present.epoch == queue.epoch:
+            # Another node leads it: that node gets what has no confirm, and has each message once, by its number.
+            self._detach("the queue has another leader")
+            return
+        if queue.damage is not None or present is not queue:
             # Earlier messages may have no outcome here any more.
             super().confirm(batch, ok=False)
             self._detach()
@@ -364,9 +370,9 @@ class ForwardedChannel(Channel):
             self._refused_last = self._refused_last or batch.last
             super().confirm(batch, ok=False)
 
-    def _detach(self) -> None:
+    def _detach(self, why: str = "the disk refused messages") -> None:
         """Have the other node publish on another channel what has no confirm."""
-        self.connection.fail(Fault(forwarding.NOT_LED, "the disk refused messages"), self.number, 0)
+        self.connection.fail(Fault(forwarding.NOT_LED, why), self.number, 0)
 
     def encode_confirm(self, confirm: Confirm) -> bytes:
         """See Channel; a nack with `requeue` is for good: a broker does not publish the messages again."""

@@ -397,7 +397,9 @@ async def test_a_commit_whose_settlements_the_disk_of_another_node_refuses_fails
             with pytest.raises(ConnectionClosedByBroker) as caught:
                 await asyncio.to_thread(_acknowledge_in_a_transaction, here)
         assert caught.value.reply_code == 506
-        assert f"the disk of node '{LEADER}' refused the settlements" in caught.value.reply_text
+        assert (
+            f"node '{LEADER}' did not keep the settlements: its disk refused them" in caught.value.reply_text
+        )
         await asyncio.to_thread(_publish_to, here, "q")
         await asyncio.to_thread(_acknowledge_in_a_transaction, here)
         await until(lambda: there.queue("q").unacked_count == 0)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
 from leveret.runtime.cluster.replication_port import _WAITING_BYTES_MAX, ClusterPort
+from tests.unit.core.broker.test_broker import no_read
 
 NOTHING: Any = None
 
@@ -45,3 +48,26 @@ def test_publishers_wait_for_a_slow_mirror_until_it_has_caught_up(waits_for_mirr
     assert not port.is_overloaded()
     port.tick()
     assert relieved == ["go on"]
+
+
+@pytest.mark.parametrize("has_lease", [True, False])
+@pytest.mark.parametrize("ok", [True, False])
+def test_whoever_waits_for_mirrors_is_told_that_they_never_will_have_it_unless_the_lease_is_lost(
+    ok: bool, has_lease: bool
+) -> None:
+    """Confirms come in order: without an answer a channel would never get another one."""
+    acks: list[Callable[[bool], None]] = []
+    port = ClusterPort(
+        lambda: has_lease,
+        SimpleNamespace(led_name=lambda queue: "queues/1"),  # type: ignore[arg-type]  # a stand-in
+        SimpleNamespace(when_acked=lambda names, acked: acks.append(acked)),  # type: ignore[arg-type]  # another
+        NOTHING,
+        NOTHING,
+        NOTHING,
+        NOTHING,
+        waits_for_mirrors=True,
+    )
+    answers: list[bool] = []
+    port.when_taken([Queue(d.Queue(vhost="/", name="q", epoch=1), no_read)], lambda: answers.append)
+    acks[0](ok)
+    assert answers == ([ok] if has_lease else [])

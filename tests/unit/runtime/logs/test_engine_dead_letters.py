@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,42 @@ async def test_a_dead_letter_stays_where_it_died_until_it_is_durable_in_its_grav
     await site.settle()
     await site.settle()
     assert (site.contents("grave"), site.contents()) == (bodies, [])
+
+
+class LostMirrors:
+    """The port to other nodes: the mirrors of the queue `grave` have nothing, the first few times."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = [*answers]
+
+    def concerns(self, queue: object) -> bool:
+        return isinstance(queue, Queue) and queue.key == ("v", "grave")
+
+    def when_taken(self, queues: Any, part: Callable[[], Callable[[bool], None]]) -> None:
+        part()(self.answers.pop(0))
+
+    def when_kept(self, batch: Any, part: Callable[[], Callable[[bool], None]]) -> None:
+        part()(True)
+
+    def is_overloaded(self) -> bool:
+        return False
+
+    def flushed(self, queue: Queue) -> None:
+        pass
+
+
+async def test_dead_letters_whose_grave_has_another_leader_without_them_are_published_again(
+    directory: Path,
+) -> None:
+    """Otherwise their originals would be unsettled for ever."""
+    site = await dying_site(directory)
+    port = LostMirrors(False, True)
+    site.node.engine.replication_port = port  # type: ignore[assignment]  # a stand-in
+    bodies = await site.publish(5)
+    await reject(site)
+    assert site.contents() == bodies
+    await until(lambda: site.contents() == [], "they are settled")
+    assert (site.contents("grave"), port.answers) == (bodies * 2, [])
 
 
 def _header(properties: dict[int, bytes], body_bytes: int) -> bytes:

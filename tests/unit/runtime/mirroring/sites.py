@@ -213,7 +213,7 @@ class Node:
         """Promise what was appended last; `describe` gets its number when it is kept."""
         number = len(describe) + self.promised
         self.promised += 1
-        self.sources.when_acked(names, lambda: describe.append(number))
+        self.sources.when_acked(names, lambda ok: describe.append(number) if ok else None)
         self.commits.begin()
         return number
 

@@ -342,16 +342,19 @@ async def test_a_copy_that_is_cut_takes_nothing_meanwhile_and_who_reads_it_ends(
 async def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
     leader, _mirror = await pair(tmp_path)
     describe: list[int] = []
+    answers: list[bool] = []
     leader.lead(A, B)
     for name in (A, B):
         leader.append(name)
         leader.sources.wait_for(name, frozenset({"mirror"}))
         leader.append(name)
         leader.promise(describe, name)
+    leader.sources.when_acked([A, B], answers.append)
     leader.commits.begin()
-    assert describe == []
+    assert describe == answers == []
     leader.sources.cease(B)
     assert describe == []
+    assert answers == [False], "whoever waits is told"
     leader.commits.forget(leader.log(A))
     leader.log(A).delete()
     assert describe == [0]

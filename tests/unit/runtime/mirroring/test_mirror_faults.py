@@ -334,7 +334,7 @@ async def test_a_mirror_that_is_killed_again_and_again_has_what_was_promised(tmp
 
     def promise(name: str) -> None:
         end = leader.append(name, dice.choice([10, 900]), dice.randint(1, 9))
-        leader.sources.when_acked([name], lambda: promised.update({name: end}))
+        leader.sources.when_acked([name], lambda _: promised.update({name: end}))
         leader.commits.begin()
 
     for name in names:

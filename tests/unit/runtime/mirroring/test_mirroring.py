@@ -112,12 +112,12 @@ async def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path)
     describe: list[str] = []
     leader.lead(A, B, automatic=True)
     leader.append(A)
-    leader.sources.when_acked([A, B], lambda: describe.append("nobody"))
+    leader.sources.when_acked([A, B], lambda _: describe.append("nobody"))
     leader.commits.begin()
     assert describe == ["nobody"]
     leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: describe.append("record"))
     leader.append(A)
-    leader.sources.when_acked([A], lambda: describe.append("both"))
+    leader.sources.when_acked([A], lambda _: describe.append("both"))
     leader.commits.begin()
     await asyncio.sleep(0.05)
     assert describe == ["nobody"]

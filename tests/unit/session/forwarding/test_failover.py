@@ -465,7 +465,8 @@ def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_t
     assert (close.name, close.reply_code, close.reply_text) == (
         "Connection.Close",
         506,
-        "RESOURCE_ERROR - the disk of node 'b' refused the settlements; see that node's log",
+        "RESOURCE_ERROR - node 'b' did not keep the settlements: its disk refused them, or their queue has another "
+        "leader; see that node's log",
     )
 
 

@@ -77,6 +77,28 @@ def test_stored_messages_that_come_again_are_not_refused_with_new_ones_of_the_sa
     assert _stored(cluster) == [b"0"]
 
 
+def test_what_the_mirrors_of_a_queue_that_moved_may_lack_goes_to_its_next_leader_and_is_not_nacked() -> None:
+    cluster = Cluster.with_queue("a", "b", "c")
+    client = Client(cluster["a"])
+    client.send(CONFIRM)
+    leader = cluster["b"]
+    leader.held = []
+    client.send(*publish(b"0"))
+    cluster.settle()
+    [(channel, batch)] = leader.held
+    old = cluster.step_down("q")
+    channel.confirm(batch, ok=False)
+    cluster.links[0].carry()
+    cluster["a"].turn()
+    assert _outcomes(client) == {}
+    leader.logs[old] = []
+    old.sequences.logged.clear()
+    cluster.lead_on("q", "c", leader, old)
+    cluster.settle()
+    assert _outcomes(client) == {1: True}
+    assert [body for _, _, body in cluster["c"].messages()["q"]] == [b"0"]
+
+
 @settings(max_examples=100)
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
 def test_nothing_that_a_broker_would_publish_again_is_stored_and_all_else_is_stored_once(

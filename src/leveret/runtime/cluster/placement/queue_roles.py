@@ -167,11 +167,11 @@ class QueueRoles:
             await self._stand_by(key, queue, placement)
 
     async def _forget(self, key: QueueKey) -> None:
-        """Forget a deleted queue; if it was led here, the engine removes its log."""
+        """Forget a deleted queue; if it was led here, the engine removes its log, and may not have done so yet."""
         name = self._queues.forget(key)
         self._grace.forget(key)
         if name is not None:
-            self._sources.cease(name)
+            self._sources.let_go(name)
             await self._copies.discard(name)
 
     async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
@@ -198,7 +198,7 @@ class QueueRoles:
             if key not in self._queues.handed_over and (is_mirrored or name in self._sources.led):
                 self._begin_leading(key, name, policy, placement)
             if not is_mirrored:
-                self._sources.cease(name)
+                self._sources.let_go(name)
         if not queue.is_remote:
             self._queues.commit_recovered(queue, committed)
         served = self._broker.queues.get(key)
@@ -459,11 +459,11 @@ class QueueRoles:
                 raise NotFound(f"queue '{key[1]}' in vhost '{key[0]}' was deleted here, or declared anew")
             self._queues.handed_over[key] = queue
             self._stand_in(queue)
-        has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        has_all: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def notify() -> None:
+        def notify(ok: bool) -> None:
             if not has_all.done():
-                has_all.set_result(None)
+                has_all.set_result(ok)
 
         # Every recorded mirror must have all confirmed messages, whichever of them leads next.
         self._sources.wait_for(name, recorded, frozenset({node}))
@@ -475,7 +475,8 @@ class QueueRoles:
             async with asyncio.timeout(
                 min(_LOSING_S, self._hand_over_timeout_s) if loses else self._hand_over_timeout_s
             ):
-                await has_all
+                if not await has_all:
+                    raise LeveretError(f"queue '{key[1]}' has another leader already")
                 await self._commits.all_durable()
         except TimeoutError:
             if loses:

@@ -150,6 +150,52 @@ async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path)
     assert not node.tree.epochs
 
 
+async def promised(keeping: Keeper, node: Node) -> list[bool]:
+    """The answer to a publisher at a queue whose mirror stands still."""
+    answers: list[bool] = []
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
+    await keeping.follow(KEY, mirrored("a", "b", "b"))
+    node.append(NAME, count=1)
+    node.sources.when_acked([NAME], answers.append)
+    await node.commits.all_durable()
+    assert answers == []
+    return answers
+
+
+async def test_a_message_of_a_queue_that_is_deleted_is_confirmed_without_its_mirror(tmp_path: Path) -> None:
+    """Otherwise its publisher's channel would get no other confirm, either: they come in order."""
+    node, keeping = kept_at(tmp_path / "a")
+    answers = await promised(keeping, node)
+    del keeping.known[KEY]
+    await keeping.follow(KEY, None)
+    assert answers == [True]
+
+
+async def test_a_message_of_a_queue_that_is_no_longer_mirrored_is_confirmed_by_its_leader_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, keeping = kept_at(tmp_path / "a")
+    answers = await promised(keeping, node)
+    monkeypatch.setattr(keeping._locations, "policy", lambda definition: MirrorPolicy())
+    await keeping.follow(KEY, mirrored("a", ""))
+    assert (answers, [*node.sources.led]) == ([True], [])
+
+
+async def test_the_hand_over_of_a_queue_that_is_deleted_meanwhile_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, keeping = kept_at(tmp_path / "a")
+    await promised(keeping, node)
+    keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None, touch=lambda: None))
+    monkeypatch.setattr(keeping, "_stand_in", lambda queue: None)
+    handing_over = asyncio.create_task(keeping.hand_over_to(KEY, "b", frozenset("b")))
+    await until(lambda: KEY in keeping._queues.handed_over, "it stands still")
+    del keeping.known[KEY]
+    await keeping.follow(KEY, None)
+    assert await asyncio.wait_for(handing_over, 5) == frozenset(), "no mirror has all of it"
+
+
 def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
     return Placement(8, leader, f"{leader}1", 1, tuple(mirrors), tuple(synchronised), **more)
 
