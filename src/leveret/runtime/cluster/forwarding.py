@@ -23,6 +23,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, LocalEnd
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.process.clock import elapsed_ms
+from leveret.runtime.process.sparse_log import SparseLog
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import LeaderClient
@@ -72,6 +73,7 @@ class Forwarding:
         self._keepers: set[asyncio.Task[None]] = set()
         self._relieved: list[Callable[[], None]] = []
         self._ticker: asyncio.Task[None] | None = None
+        self._failures = SparseLog()
         self.leaders = RemoteLeaders(name, node.broker, node.engine.outbox, run_id.encode(), self._dial)
         self.leaders.kept.on_freed = self._relieve
         node.alarms.on_change.append(self._alarms_changed)
@@ -228,8 +230,14 @@ class Forwarding:
         while True:
             await asyncio.sleep(_TICK_S)
             now_ms = elapsed_ms()
-            if self.leaders.tick(now_ms):
-                self.engine.touch()
+            try:
+                if self.leaders.tick(now_ms):
+                    self.engine.touch()
+            except Exception:
+                # A bug in one request must not end the heartbeats and timeouts of all links.
+                others = self._failures.others()
+                if others is not None:
+                    logger.exception("forwarding_failed action=retry others=%d", others)
             ends: list[AcceptedEnd | DialledEnd] = [*self.accepted, *self._links.values()]
             for end in ends:
                 try:

@@ -489,3 +489,19 @@ def _through_stream(site: Site, bodies: list[bytes]) -> list[bytes]:
             client.basic_get("s")
         assert refused.value.reply_code == 540
     return found
+
+
+async def test_a_bug_in_a_request_does_not_end_the_ticks_of_all_links(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticks = list[int]()
+
+    def fail(now_ms: int) -> bool:
+        ticks.append(now_ms)
+        raise ZeroDivisionError
+
+    async with sites(QUEUE) as (here, _there):
+        await asyncio.to_thread(_publish_to, here, "q")
+        monkeypatch.setattr(here.forwarding.leaders, "tick", fail)
+        await until(lambda: len(ticks) > 1, "the ticks go on")
+    assert "forwarding_failed action=retry" in caplog.text
