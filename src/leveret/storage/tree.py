@@ -133,6 +133,7 @@ class Tree:
         """See LogOwner."""
         name = self.name_of(log.directory)
         self.logs.pop(name, None)
+        self.epochs.pop(name, None)
         for receiver in self.receivers:
             receiver.deleted(name)
 

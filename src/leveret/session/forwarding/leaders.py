@@ -280,9 +280,10 @@ class RemoteLeaders:
     def ended(self, remote_channel: RemoteChannel) -> None:
         """See Registry."""
         for key in remote_channel.ports:
-            self._left(key, remote_channel)
+            self.left(key, remote_channel)
 
-    def _left(self, key: QueueKey, remote_channel: RemoteChannel) -> None:
+    def left(self, key: QueueKey, remote_channel: RemoteChannel) -> None:
+        """See Registry."""
         remote_channels = self._remote_channels.get(key, {})
         remote_channels.pop(remote_channel, None)
         if not remote_channels:
@@ -332,7 +333,7 @@ class RemoteLeaders:
         for remote_channel in {each.channel: None for each in ports}:
             remote_channel.drop(stands)
         for each in ports:
-            self._left(each.key, each.channel)
+            self.left(each.key, each.channel)
         for consumer in consumers:
             source = consumer.queue
             consumer.queue, consumer.unacked_count = stands[source], 0
@@ -458,6 +459,8 @@ class RemoteLeaders:
             self.kept.is_for(publication, down=False)
         self.streams.left(queue)
         # Its leader, if there is one, cancels the consumers and answers requests.
+        for remote_channel in list(self._remote_channels.get(queue.key, ())):
+            remote_channel.drop_deleted(queue.key, queue.epoch)
         self._go_on_with(queue)
 
     def _leave(self, queue: Queue) -> None:

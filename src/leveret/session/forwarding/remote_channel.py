@@ -54,6 +54,9 @@ class Registry(Protocol):
     def ended(self, remote_channel: RemoteChannel) -> None:
         """Note that a remote channel has ended."""
 
+    def left(self, key: QueueKey, remote_channel: RemoteChannel) -> None:
+        """Note that a remote channel does not use a queue any more."""
+
     def ask_again(self, channel: DeliveryChannel) -> None:
         """Repeat the client's method in a while, because its node does not lead the queue, or does not know it yet."""
 
@@ -529,6 +532,19 @@ class RemoteChannel:
             self._asked = None
             self.channel.connection.repeat()
         self._doubt(source.key)
+
+    def drop_deleted(self, key: QueueKey, epoch: int) -> None:
+        """Forget a deleted queue of which this channel has no consumer and no delivery.
+
+        The leader cancels consumers, usually before other nodes know of the deletion.
+        """
+        source = self.ports.get(key)
+        if source is None or source.definition.epoch != epoch:
+            return
+        is_consumed = any(consumer.queue is source for consumer in self.consumers.values())
+        if not is_consumed and not any(run.queue is source for run in self.channel.deliveries()):
+            del self.ports[key]
+            self._registry.left(key, self)
 
     def dropped(self, first: int, count: int) -> None:
         """Return deliveries to a leader that is left, and that may not know it yet; it ignores those it took back.

@@ -634,3 +634,27 @@ def test_what_a_client_has_of_a_queue_that_moves_is_not_settled_by_its_acknowled
     client.send(B.Ack(0, True))
     cluster.settle()
     assert cluster["c"].queue("q").message_count == 0
+
+
+def test_a_channel_keeps_nothing_of_the_deleted_queues_that_it_used_at_another_leader() -> None:
+    """Applications fetch from queues of single requests, and delete them, as long as they run."""
+    cluster = Cluster.with_queue("a", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), B.Get(queue="q", no_ack=True))
+    cluster.settle()
+    leaders = cluster["a"].forwarded
+    [remote_channel] = leaders._remote_channels["/", "q"]
+    cluster.delete("q")
+    cluster.settle()
+    assert (leaders._remote_channels, remote_channel.ports) == ({}, {})
+
+
+def test_a_delivery_of_a_deleted_queue_is_known_at_the_client_s_node_until_it_is_settled() -> None:
+    cluster = Cluster.with_queue("a", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), B.Get(queue="q"))
+    cluster.settle()
+    [remote_channel] = cluster["a"].forwarded._remote_channels["/", "q"]
+    cluster.delete("q")
+    cluster.settle()
+    assert [*remote_channel.ports] == [("/", "q")], "its end is told if the leader is lost"

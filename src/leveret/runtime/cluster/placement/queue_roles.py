@@ -156,6 +156,10 @@ class QueueRoles:
         if is_gone or self._queues.names.get(key, name) != name:
             # Not a queue that was declared since: it may be led here before its record has arrived.
             await self._forget(key)
+        if placement is None or (queue is not None and queue.epoch == placement.epoch):
+            # The records of earlier queues have ended.
+            for before in self._queues.take_replaced(key):
+                await self._copies.discard(before)
         if placement is None or queue is None or queue.epoch != placement.epoch:
             return
         self._queues.records[key] = placement

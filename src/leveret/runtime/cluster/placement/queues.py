@@ -52,6 +52,8 @@ class ClusterQueues:
         self.records: dict[QueueKey, Placement] = {}
         self.handed_over: dict[QueueKey, Queue] = {}
         self._keys: dict[str, QueueKey] = {}
+        self._replaced: dict[QueueKey, list[str]] = {}
+        """See `take_replaced`."""
         self._me = me
         self._broker = node.broker
         self._stores = node.log_store
@@ -68,11 +70,19 @@ class ClusterQueues:
         key, name = definition.key, log_name_of(definition)
         before = self.names.get(key, name)
         if before != name:
-            # Declared anew before the end of the earlier queue's record was followed: the engine removes its log.
+            # Declared anew before the end of the earlier queue's record was followed. The engine removes the log of a
+            # queue that was led here.
             self._keys.pop(before, None)
             self.complete.discard(before)
+            record = self.records.get(key)
+            if record is not None and record.leader != self._me:
+                self._replaced.setdefault(key, []).append(before)
         self.names[key], self._keys[name] = name, key
         return name
+
+    def take_replaced(self, key: QueueKey) -> list[str]:
+        """Return, once, the logs of earlier queues of that name that other nodes led: their copies are of no use."""
+        return self._replaced.pop(key, [])
 
     def log_of(self, key: QueueKey, placement: Placement) -> str:
         """Return the name of the log that a record belongs to.
@@ -88,11 +98,13 @@ class ClusterQueues:
     def forget(self, key: QueueKey) -> str | None:
         """Forget a deleted queue and its log; return the log's name, if it has one."""
         name = self.names.pop(key, None)
-        self.handed_over.pop(key, None)
+        led = self.handed_over.pop(key, None)
+        if led is not None:
+            # The engine deletes the placeholder, and knows nothing of this one.
+            self.step_down(led)
         self.records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
-            self._tree.epochs.pop(name, None)
             self.complete.discard(name)
         return name
 

@@ -135,7 +135,7 @@ async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behi
             node.tree.logs[f"queues/{epoch - 1:016x}"].delete()
     names = ["queues/000000000000000a"]
     assert [*keeping._queues.names.values()] == [*keeping._queues._keys] == names
-    assert [*keeping._queues.complete._names] == [*node.sources.led] == names
+    assert [*keeping._queues.complete._names] == [*node.sources.led] == [*node.tree.epochs] == names
 
 
 async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path) -> None:
@@ -177,9 +177,17 @@ async def test_a_message_of_a_queue_that_is_no_longer_mirrored_is_confirmed_by_i
 ) -> None:
     node, keeping = kept_at(tmp_path / "a")
     answers = await promised(keeping, node)
+    other = "queues/0000000000000009"
+    node.lead(other)
+    node.append(other, count=1)
+    node.sources.wait_for(other, frozenset("b"))
+    node.sources.when_acked([NAME, other], answers.append)
+    await node.commits.all_durable()
     monkeypatch.setattr(keeping._locations, "policy", lambda definition: MirrorPolicy())
     await keeping.follow(KEY, mirrored("a", ""))
-    assert (answers, [*node.sources.led]) == ([True], [])
+    assert (answers, [*node.sources.led]) == ([True], [other])
+    node.sources.wait_for(other)
+    assert answers == [True, True], "of a message that is in another queue, too"
 
 
 async def test_the_hand_over_of_a_queue_that_is_deleted_meanwhile_waits_for_nothing(
@@ -189,11 +197,39 @@ async def test_the_hand_over_of_a_queue_that_is_deleted_meanwhile_waits_for_noth
     await promised(keeping, node)
     keeping._engine = cast(Any, SimpleNamespace(flush=lambda: None, touch=lambda: None))
     monkeypatch.setattr(keeping, "_stand_in", lambda queue: None)
+    ended: list[Any] = []
+    monkeypatch.setattr(keeping._queues, "step_down", ended.append)
     handing_over = asyncio.create_task(keeping.hand_over_to(KEY, "b", frozenset("b")))
     await until(lambda: KEY in keeping._queues.handed_over, "it stands still")
-    del keeping.known[KEY]
+    queue = keeping.known.pop(KEY)
     await keeping.follow(KEY, None)
     assert await asyncio.wait_for(handing_over, 5) == frozenset(), "no mirror has all of it"
+    assert ended == [queue], "its log is closed"
+
+
+@pytest.mark.parametrize("has_followed_the_end", [True, False])
+async def test_a_mirror_that_declares_its_queue_anew_keeps_nothing_of_the_one_before(
+    tmp_path: Path, has_followed_the_end: bool
+) -> None:
+    node, keeping = kept_at(tmp_path / "a")
+    keeping._forwarding = cast(Any, SimpleNamespace(led_by=lambda queue, leader: None))
+    keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=7), "b")
+    await keeping.follow(KEY, Placement(7, "b", "b1", 1, ("a",), ("a",)))
+    node.append("queues/0000000000000007", count=1)
+    assert [*node.copies._copies] == ["queues/0000000000000007"]
+    if has_followed_the_end:
+        del keeping.known[KEY]
+        await keeping.follow(KEY, None)
+    keeping.known[KEY] = queue_of(8)
+    keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
+    if not has_followed_the_end:
+        await keeping.follow(KEY, Placement(7, "b", "b1", 1, ("a",), ("a",)))
+        assert [*node.copies._copies] == ["queues/0000000000000007"], "a record still counts on it"
+        await keeping.follow(KEY, None)
+    assert not node.copies._copies
+    assert not node.tree.path_of("queues/0000000000000007").exists()
+    await keeping.follow(KEY, mirrored("a", "b", "b"))
+    assert [*node.sources.led] == [NAME]
 
 
 def mirrored(leader: str = "b", mirrors: str = "a", synchronised: str = "", **more: Any) -> Placement:
