@@ -130,6 +130,7 @@ async def test_a_promotion_reports_a_loss_of_nothing_only_if_the_leader_has_hand
         elected=None,
         refuse_if_leading=lambda: None,
         take_over=take_over,
+        occupied_address=lambda: "",
     )
     outcome = await ReplicationCommands(roles).promote(dry_run=False, force=False)
     assert outcome["promoted"], outcome

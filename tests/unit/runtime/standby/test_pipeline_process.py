@@ -22,7 +22,12 @@ def test_a_line_that_is_too_long_fails_the_task_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = {"data_dir": str(tmp_path_factory.mktemp("standby"))}
-    assert asyncio.run(ask("contents", place)) == {"event": "done", "queues": [], "vhosts": []}
+    assert asyncio.run(ask("contents", place)) == {
+        "event": "done",
+        "queues": [],
+        "vhosts": [],
+        "terms": {},
+    }
     monkeypatch.setattr(pipeline_process, "_LINE_BYTES_MAX", 10)
     with pytest.raises(PipelineFailed, match="a line of more than 10 octets"):
         asyncio.run(ask("contents", place))
