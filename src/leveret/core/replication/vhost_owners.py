@@ -70,8 +70,7 @@ class VhostOwner(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def takes_over(self) -> VhostOwner:
         """Return the record once the owner has what a running holder has: the holder transfers no more from here on."""
-        beside = (*self.beside, *({self.holder} - {*self.beside}))
-        return msgspec.structs.replace(self, holder="", beside=beside, origins={})
+        return self.recovered_by(self.node)
 
     def has_all(self) -> VhostOwner:
         """Return the record once the owner's archive has everything that any archive has; it notes its origins then."""

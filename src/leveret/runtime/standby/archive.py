@@ -208,9 +208,13 @@ class StandbyArchive(ReadableArchive):
         self._contents = (0.0, {})
 
     async def _vhosts(self) -> list[Event]:
-        """Return the present rows of vhosts, without the queues, which may be very many."""
-        rows: list[Event] = (await ask("contents", {**self.place, "with_queues": False}))["vhosts"]
+        """Return the present rows of vhosts."""
+        rows: list[Event] = (await self._without_queues())["vhosts"]
         return rows
+
+    async def _without_queues(self) -> Event:
+        """Return the content of the manifest as it is now, without the queues, which may be very many."""
+        return await ask("contents", {**self.place, "with_queues": False})
 
     async def claimed_terms(self) -> dict[str, int]:
         """Return the highest term in which an owner of a vhost claimed it in this shared archive, by vhost.
@@ -218,7 +222,7 @@ class StandbyArchive(ReadableArchive):
         Raises:
             PipelineFailed: the archive cannot be read; the text has the reason.
         """
-        terms: dict[str, int] = (await ask("contents", {**self.place, "with_queues": False}))["terms"]
+        terms: dict[str, int] = (await self._without_queues())["terms"]
         return terms
 
     async def contents(self, *, fresh: bool = False) -> Event:
