@@ -86,10 +86,29 @@ class Channel(ChannelBase):
             raise Fault(505, "expected method frame, got non method frame instead")
         if (kind == wire.FRAME_HEADER) != (incoming.header is None):
             raise incoming.unexpected()
-        whole = incoming.take_header(payload) if kind == wire.FRAME_HEADER else incoming.take_body(payload)
-        if whole:
-            self.incoming = None
-            self.publisher.finish(self, incoming)
+        if kind == wire.FRAME_BODY:
+            self.take_body(payload)
+        elif incoming.take_header(payload):
+            self._finish(incoming)
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether the next frame is a body of the incoming message."""
+        return self.incoming is not None and self.incoming.header is not None and not self.is_closing
+
+    def take_body(self, octets: bytes | memoryview) -> None:
+        """Take a body frame of the incoming message, for which the channel waits; no view of it is kept.
+
+        Raises:
+            LeveretError: see `frame`.
+        """
+        incoming = self.incoming
+        if incoming is not None and incoming.take_body(octets):
+            self._finish(incoming)
+
+    def _finish(self, incoming: IncomingMessage) -> None:
+        self.incoming = None
+        self.publisher.finish(self, incoming)
 
     def _method(self, method: base.Frame) -> None:
         handler = _METHODS.get(type(method)) or TOPOLOGY.get(type(method))

@@ -56,6 +56,8 @@ _ACK_FRAME_BYTES: Final = _ACK_BYTES + wire.FRAME_OVERHEAD
 _ACK_HEAD_BYTES: Final = FRAME_HEAD_BYTES + len(wire.BASIC_ACK)
 _ACK_REST: Final = Struct(">QH")
 """Tag, bits and frame end of a basic.ack; for a single delivery the bits are 0, so the last two are the frame end."""
+_LARGE_BYTES: Final = 2048
+"""The size from which a body frame is not copied before it is added to its message: a view costs less than the copy."""
 
 
 class AmqpState(Enum):
@@ -127,17 +129,26 @@ class ClientConnection(ConnectionBase):
             if self._dropped_bytes > DROPPED_BYTES_MAX:
                 self.state = AmqpState.CLOSED
                 return
+        position = 0
         if self._rest:
-            self._rest.append(data)
-            self._missing_bytes -= len(data)
-            if self._missing_bytes > 0 or self.blocked_reason is not None:
+            if self._missing_bytes > len(data) or self.blocked_reason is not None:
+                self._rest.append(data)
+                self._missing_bytes -= len(data)
                 return
-            data = b"".join(self._rest)
-        self._take(data)
+            if self._missing_bytes > 0 and self._rest[0][0] == wire.FRAME_BODY:
+                # Of a large message. Joined with all of the read, each of its octets would be copied once more.
+                position = self._missing_bytes
+                self._take(b"".join((*self._rest, data[:position])))
+                if self._rest:
+                    self._rest.append(data[position:])
+                    return
+            else:
+                data = b"".join((*self._rest, data))
+        self._take(data, position)
 
-    def _take(self, data: bytes) -> None:
-        """Take the frames in `data`; keep an incomplete frame, and frames that may not be taken yet."""
-        position, end = 0, len(data)
+    def _take(self, data: bytes, position: int = 0) -> None:
+        """Take the frames in `data` from a position on; keep those that are incomplete, or may not be taken yet."""
+        end = len(data)
         self.frames_left = self.turn_frames
         try:
             position = self._take_frames(data, position, end)
@@ -256,7 +267,8 @@ class ClientConnection(ConnectionBase):
                     position = behind
                     continue
             try:
-                self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
+                if size < _LARGE_BYTES or not self._take_large(data, position, stop):
+                    self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
             except Postponed as postponed:
                 self.blocked_reason = postponed.blocked_reason
                 break
@@ -299,6 +311,23 @@ class ClientConnection(ConnectionBase):
             except LeveretError as error:
                 self.fail(error, number, _method_of(wire.FRAME_METHOD, wire.BASIC_ACK))
         return position
+
+    def _take_large(self, data: bytes, position: int, stop: int) -> bool:
+        """Take a large frame if it is the body that a channel waits for; return whether it is."""
+        kind, number, _ = wire.FRAME_HEAD.unpack_from(data, position)
+        channel = self.channels.get(number)
+        if (
+            kind != wire.FRAME_BODY
+            or channel is None
+            or not channel.awaits_body
+            or self.state is not AmqpState.OPEN
+        ):
+            return False
+        try:
+            channel.take_body(memoryview(data)[position + FRAME_HEAD_BYTES : stop])
+        except LeveretError as error:
+            self.fail(error, number, _method_of(wire.FRAME_BODY, b""))
+        return True
 
     def _protocol_header(self, octets: bytes) -> None:
         if octets not in (wire.PROTOCOL_HEADER, wire.PROTOCOL_HEADER_09):

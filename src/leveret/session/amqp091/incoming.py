@@ -41,7 +41,7 @@ class IncomingMessage:
             raise Fault(406, f"message size {self.left} is larger than configured max size {self.bytes_max}")
         return self.left == 0
 
-    def take_body(self, payload: bytes) -> bool:
+    def take_body(self, payload: bytes | memoryview) -> bool:
         """Take a body frame; return whether the message is whole."""
         self.left -= len(payload)
         if self.left < 0:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.model import definitions as d
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
 from leveret.session.amqp091.publishing import ROUTES_MAX
 from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import (
@@ -268,10 +270,62 @@ def test_all_connections_together_know_no_more_routes_than_their_limit(
 # -- what is refused --------------------------------------------------------------------------
 
 
+def test_cuts_near_the_ends_of_large_body_frames_leave_the_same() -> None:
+    large = publish(b"x" * 9000, mandatory=True)
+    octets = b"".join([*large, *publish(b"behind", channel=2), *large, *publish(b"last")])
+    at_once = outcome([octets])
+    assert [len(body) for _, _, body in at_once[0]["q"]] == [9000, 6, 9000, 4]
+    ends = [len(b"".join(large[:count])) for count in range(2, len(large) + 1)]
+    for cut in {end + near for end in ends for near in range(-9, 10)}:
+        for later in (cut + 3, cut + 4096, len(octets)):
+            assert outcome([octets[:cut], octets[cut:later], octets[later:]]) == at_once
+
+
+@pytest.mark.parametrize("reason", [BlockedReason.TURN, BlockedReason.OUTPUT])
+@pytest.mark.parametrize("cut", [1, 5, 7, 3000, 3008])
+def test_the_end_of_a_large_frame_and_the_frames_behind_it_wait_while_the_peer_is_blocked(
+    cut: int, reason: BlockedReason
+) -> None:
+    node, session = broker()
+    *begin, body = publish(b"x" * 3001)
+    session.receive(b"".join(begin) + body[:cut], 0)
+    if reason is BlockedReason.TURN:
+        session.turn_frames = 1
+    else:
+        session.send(bytes(OUT_BYTES_MAX))
+    session.receive(body[cut:] + b"".join(publish(b"behind")) + frame(commands.Basic.Get(queue="none")), 0)
+    assert session.blocked_reason is reason
+    session.receive(b"".join(publish(b"never")), 0)
+    session.take_output()
+    for _ in range(9):
+        session.go_on(0)
+    node.flush(session)
+    assert [len(body) for _, _, body in node.messages()["q"]] == [3001, 6]
+    assert closes(session) == [(1, 404)]
+
+
 def closes(session: ClientConnection) -> list[tuple[int, int | None]]:
     """(channel, reply code) of the closes that were sent."""
     kinds = (commands.Channel.Close, commands.Connection.Close)
     return [(channel, value.reply_code) for channel, value in take(session) if isinstance(value, kinds)]
+
+
+@pytest.mark.parametrize("cut", [None, 3, 2500])
+@pytest.mark.parametrize(("end", "more", "code"), [(b"\0", b"", 501), (b"\xce", b"y", 501)])
+def test_a_large_body_frame_that_is_wrong_ends_the_connection_wherever_it_was_cut(
+    cut: int | None, end: bytes, more: bytes, code: int
+) -> None:
+    node, session = broker()
+    *begin, body = publish(b"x" * 3000)
+    if more:
+        body = wire.frame(wire.FRAME_BODY, 1, b"x" * 3000 + more)
+    octets = body[:-1] + end + b"".join(publish(b"behind"))
+    session.receive(b"".join(begin), 0)
+    for piece in [octets] if cut is None else [octets[:cut], octets[cut:]]:
+        session.receive(piece, 0)
+    assert closes(session) == [(0, code)]
+    node.flush(session)
+    assert node.messages()["q"] == []
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
