@@ -591,7 +591,14 @@ class ManagedNode(Protocol):
         """The octets of each durable log."""
 
     async def commit(self) -> None:
-        """Return once everything applied so far is durable."""
+        """Return once everything applied so far is durable.
+
+        Raises:
+            StorageError: the disk refuses the changes of definitions; they hold, and are logged once it takes them.
+        """
+
+    async def messages_durable(self) -> None:
+        """Return once all messages and settlements so far are durable; changes of definitions may wait for the disk."""
 
     def api_client(self, user: str | None, vhost: str) -> ApiClient:
         """Publish and get without a connection; user None is the operator."""

@@ -23,7 +23,7 @@ from leveret.core.replication.standby_site import RecoveryRequest
 from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
-from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
+from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.clock import clock_ms
@@ -336,12 +336,19 @@ class FakeNode:
         self.alarms = AlarmWatch(self.config.watermarks, data_dir)
         self.loop_watch = LoopWatch()
         self.event_history = EventHistory(StateFile(data_dir / "event_history.json"), clock_ms)
+        self.refusal: StorageError | None = None
+        """Why the disk takes no definitions."""
 
     def log_sizes(self) -> Iterator[int]:
         return iter((700, 300))
 
     async def commit(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
         self.broker.changes.clear()
+        await self.messages_durable()
+
+    async def messages_durable(self) -> None:
         api_clients, self.api_clients = self.api_clients, []
         self.host.flush(*api_clients)
 

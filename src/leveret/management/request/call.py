@@ -184,6 +184,7 @@ class Call(ClusterRequest):
 
         Raises:
             Refusal: a change was refused; those before it are durable.
+            StorageError: the disk refuses them; they hold, and are logged once it takes them.
         """
         try:
             async for change in in_slices(changes):
@@ -210,7 +211,7 @@ class Call(ClusterRequest):
     async def returned(self, queue: Queue) -> None:
         """Return once unfinished returns to a queue, and removals of its consumers, are done."""
         while queue.pending_returns:
-            await self.node.commit()
+            await self.node.messages_durable()
 
     async def flush_some(self) -> None:
         """Flush between many changes, when they are enough, because one flush for all would hold up other work."""

@@ -43,7 +43,7 @@ async def close(call: Call) -> Response:
     existing = _existing(call)
     call.caller.require_own(existing.user)
     _close(existing, reason_given(call))
-    await call.node.commit()
+    await call.node.messages_durable()
     return done()
 
 
@@ -75,7 +75,7 @@ async def close_of_user(call: Call) -> Response:
     await parts(call, method="DELETE")
     for each in _of_user(call):
         _close(each, reason_given(call))
-    await call.node.commit()
+    await call.node.messages_durable()
     return done()
 
 

@@ -77,14 +77,14 @@ async def publish(call: Call) -> Response:
         )
     except LeveretError as error:
         raise InvalidCommand(_amqp_text(error)) from None
-    await call.node.commit()
+    await call.node.messages_durable()
     if routed and api_client.outcome is None:
-        # A queue that another node leads, or mirrors: that node decides when it is safe.
+        # A queue that another node leads, or mirrors: that node decides when it is safe. Or one that is not logged yet.
         await asyncio.wait([decided], timeout=_DECIDE_TIMEOUT_S)
         if api_client.outcome is None:
             reason = (
-                f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may do "
-                "so later"
+                f"not all leaders and mirrors took the message, or this node's disk not its queue's definition, within "
+                f"{_DECIDE_TIMEOUT_S:g} s; they may do so later"
             )
             raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
     if routed and api_client.outcome is not True:
@@ -136,7 +136,7 @@ async def get(call: Call) -> Response:
             api_client.reject()
         else:
             api_client.requeue()
-        await call.node.commit()
+        await call.node.messages_durable()
     return octets_reply(b"[%b]" % b",".join(shown))
 
 
@@ -180,9 +180,9 @@ async def check_alive(call: Call) -> Response:
         return await pass_on(call, leader)
     api_client = _api_client(call, vhost)
     api_client.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
-    await call.node.commit()
+    await call.node.messages_durable()
     found = api_client.get(_ALIVE, 1, no_ack=True)
-    await call.node.commit()
+    await call.node.messages_durable()
     if not found:
         raise BadRequest("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
     return json_reply({"status": "ok"})

@@ -130,7 +130,7 @@ async def purge(call: Call) -> Response:
             purged.set_result(refused)
 
     call.caller.in_vhost(queue.key[0]).purge_safely(queue, note)
-    await call.node.commit()
+    await call.node.messages_durable()
     if (refused := await purged) is not None:
         raise refused
     return done()

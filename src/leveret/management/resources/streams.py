@@ -41,7 +41,7 @@ async def close(call: Call) -> Response:
     existing = _existing(call)
     call.caller.require_own(existing.user)
     existing.cut(reason_given(call))
-    await call.node.commit()
+    await call.node.messages_durable()
     return done()
 
 

@@ -91,10 +91,13 @@ class RecoveryIngest:
         found(self.last_sequence(reference))
 
     async def all_durable(self) -> None:
-        """Return once a queue that was made is known to all nodes."""
+        """Return once a queue that was made is durable, and known to all nodes.
+
+        Raises:
+            StorageError: the disk refuses it now, or the node ends before.
+        """
         self._engine.flush()
-        await self._commit.all_durable()
-        await self._engine.all_known()
+        await self._engine.definitions.all_known()
 
     def append(
         self,

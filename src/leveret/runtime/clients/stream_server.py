@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -276,11 +275,7 @@ class StreamServer:
     def when_durable(self, done: Callable[[], None]) -> None:
         """See StreamHost."""
         self._engine.flush()
-        if self._broker.changes:
-            # The definitions log refused the changes; the engine tries again, and the answer waits.
-            asyncio.get_running_loop().call_later(1.0, self.when_durable, done)
-            return
-        self._engine.when_known(done)
+        self._engine.definitions.when_known(done)
         self._commit.begin()
 
     # -- super streams ------------------------------------------------------------------------

@@ -34,9 +34,9 @@ from leveret.core.broker.broker import Broker
 from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.queue import Queue
-from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.backpressure import Backpressure
+from leveret.runtime.logs.changed_definitions import ChangedDefinitions
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.dead_letters import DeadLetterPublisher
 from leveret.runtime.logs.deadlines import Deadlines
@@ -45,7 +45,6 @@ from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
 from leveret.runtime.logs.ports import Collecting, ConfirmPort, CopiedChunk, Peer, ReplicationPort
-from leveret.runtime.logs.shared_changes import SharedChanges
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import others_first, time_slice
 from leveret.session.amqp091.connection import ClientConnection
@@ -88,6 +87,7 @@ class Engine:
         peers: the socket of each session.
         replication_port: the other nodes; None on a single node.
         confirm_ports: others that a publisher's confirm waits for beside them.
+        definitions: the changes of definitions, and what waits for them.
         clock_ms, elapsed_ms: return the time of day, and one for durations.
     """
 
@@ -108,8 +108,6 @@ class Engine:
         self._hooks = hooks
         self.replication_port: ReplicationPort | None = None
         self.confirm_ports: list[ConfirmPort] = []
-        self._publication: SharedChanges | None = None
-        self._unshared: set[Queue] = set()
         self._outcomes: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
@@ -117,7 +115,7 @@ class Engine:
         self._broker = broker
         self._commit = commit
         self._queues = queues
-        self._definitions = definitions
+        self.definitions = ChangedDefinitions(broker, commit, definitions, self.touch)
         self._collector = collector
         self._next_flush: asyncio.Handle | None = None
         self._gathering = Gathering()
@@ -125,10 +123,9 @@ class Engine:
         self._copies: list[CopiedChunk] = []
         self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
-        self._definitions_again_s = 0.0
         self._gone: set[Queue] = set()
         self._dead_letters = DeadLetterPublisher(
-            broker, commit, self._gone, self._mark, self._retry_later, self._once_known
+            broker, commit, self._gone, self._mark, self._retry_later, self.definitions.once_known
         )
         self._flush_number = 0
         self._has_stopped = False
@@ -359,7 +356,7 @@ class Engine:
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
         self._commit.when_durable(
-            lambda: self._once_known((queue,), lambda: durable(queue not in self._gone))
+            lambda: self.definitions.once_known((queue,), lambda: durable(queue not in self._gone))
         )
         if self.replication_port is not None and self.replication_port.concerns(queue):
             self.replication_port.when_taken({queue}, outcome.part)
@@ -369,11 +366,11 @@ class Engine:
         """Call back once this flush's records of a queue are where a confirm has to have them, or never."""
         port = self.replication_port
         if port is None or not port.concerns(queue):
-            self._commit.when_confirmable(partial(self._once_known, (queue,), then))
+            self._commit.when_confirmable(partial(self.definitions.once_known, (queue,), then))
             return
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
-        self._commit.when_confirmable(partial(self._once_known, (queue,), partial(durable, True)))
+        self._commit.when_confirmable(partial(self.definitions.once_known, (queue,), partial(durable, True)))
         port.when_taken({queue}, outcome.part)
         outcome.seal()
 
@@ -431,78 +428,14 @@ class Engine:
             self._hooks.on_deleted(broker.deleted)
         if not broker.changes and not broker.deleted and not broker.shared:
             return
-        # Even if the disk here refuses them: else a node with a full disk would keep the definitions lock, and no other
-        # node could declare or delete. They are durable in etcd, from which each start takes the definitions;
-        # the logs of deleted queues, and the replies to this node's clients, wait for its disk.
-        self._share()
-        changes, broker.changes = broker.changes, []
-        try:
-            self._definitions.append(changes)
-        except StorageError as error:
-            broker.changes = changes + broker.changes
-            loop = asyncio.get_running_loop()
-            # One timer for all flushes that come here meanwhile.
-            if loop.time() >= self._definitions_again_s:
-                self._definitions_again_s = loop.time() + 0.5
-                logger.error("definitions_not_logged error=%s", error)
-                loop.call_later(1.0, self.touch)
-            self._commit.refused(error)
+        if not self.definitions.flush(self.replication_port):
             return
-        broker.changes_in_flight += 1
-        self.when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []
         if deleted:
             for queue in deleted:
                 self._gone.discard(queue)
             self._collector.unfollow(deleted, deleted=True)
-            self.when_known(lambda: self._remove_logs(iter(deleted)))
-
-    def _share(self) -> None:
-        """Send changes of definitions to all nodes, and note which queues these lack until then."""
-        broker = self._broker
-        if self.replication_port is None or not broker.shared:
-            return
-        shared, broker.shared = broker.shared, []
-        publication = self._publication = SharedChanges()
-        keys = {
-            each.entity.key for each in shared if isinstance(each, d.Put) and each.entity.kind == "queues"
-        }
-        queues = {broker.queues[key] for key in keys if key in broker.queues}
-        self._unshared |= queues
-        publication.then.append(partial(self._unshared.difference_update, queues))
-        self.replication_port.share(shared, publication.known)
-
-    def _is_unshared(self, queues: Iterable[object]) -> bool:
-        """Whether etcd may lack one of these queues: then this node's next start would remove the queue's log."""
-        return bool(self._unshared) and not self._unshared.isdisjoint(queues)
-
-    def _once_known(self, queues: Iterable[object], promise: Callable[[], None]) -> None:
-        """Keep a promise on messages, which are durable in these queues, once all nodes know the queues."""
-        if self._publication is not None and self._is_unshared(queues):
-            self._publication.then.append(promise)
-        else:
-            promise()
-
-    def when_known(self, promise: Callable[[], None]) -> None:
-        """Keep a promise once all definitions so far are durable here, and at every other node."""
-        publication = self._publication
-        if publication is None or publication.is_known:
-            self._commit.when_durable(promise)
-        else:
-            self._commit.when_durable(
-                lambda: promise() if publication.is_known else publication.then.append(promise)
-            )
-
-    async def all_known(self) -> None:
-        """Return once all nodes have the definitions flushed so far."""
-        publication = self._publication
-        if publication is not None and not publication.is_known:
-            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            publication.then.append(lambda: None if known.done() else known.set_result(None))
-            await known
-
-    def _definitions_known(self) -> None:
-        self._broker.changes_in_flight -= 1
+            self.definitions.when_known(lambda: self._remove_logs(iter(deleted)))
 
     def _remove_logs(self, deleted: Iterator[Queue]) -> None:
         """Remove the logs of deleted queues, in steps if they are many; a start removes the rest after a stop."""
@@ -519,21 +452,18 @@ class Engine:
     def _promise(self) -> None:
         """Tie confirms, copies to outgoing logs and held replies to the next fdatasync.
 
-        While the definitions log refuses changes, no persistent message is confirmed, because it may be in a queue
-        that a restart would not know.
+        A persistent message in a queue that a restart would not know is confirmed once that has changed.
         """
         commit = self._commit
-        unlogged = bool(self._broker.changes)
         waiting: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
         touched, self._touched = self._touched, {}
         all_ports = self._all_ports()
         for channel, batch in self._take_batches(touched):
-            refused = batch.refused or (unlogged and batch.needs_sync)
-            if refused or self._is_refused_by_disk(batch):
+            if batch.refused or self._is_refused_by_disk(batch):
                 self._confirm_batch(channel, batch, False)
             elif ports := [port for port in all_ports if any(map(port.concerns, batch.queues))]:
                 self._await_all(channel, batch, ports)
-            elif self._is_unshared(batch.queues):
+            elif self.definitions.lack(batch.queues):
                 self._await_all(channel, batch, ())
             elif batch.needs_sync:
                 waiting.append((channel, batch))
@@ -557,9 +487,9 @@ class Engine:
                 session.waits_for_definitions = False
                 self._holds[session] = self._flush_number
                 self._holding.append((session, self._flush_number))
-        if self._holding and not unlogged:
+        if self._holding:
             holding, self._holding = self._holding, []
-            self.when_known(lambda: self._release(holding))
+            self.definitions.when_known(lambda: self._release(holding))
 
     def _await_mirrors(self, copies: list[CopiedChunk]) -> list[CopiedChunk]:
         """Collect chunks of mirrored queues when their confirms could go out; return the others.
@@ -609,7 +539,7 @@ class Engine:
         if batch.needs_sync:
             durable = outcome.part()
             self._commit.when_confirmable(
-                lambda: self._once_known(batch.queues, lambda: durable(self._is_kept(batch))),
+                lambda: self.definitions.once_known(batch.queues, lambda: durable(self._is_kept(batch))),
                 lambda: durable(False),
             )
         for port in ports:

@@ -332,10 +332,6 @@ class Node:
         await others_first()
         await self._unless_failed(self._restore())
         await self._unless_failed(self.commit())
-        if self.broker.changes:
-            raise StorageError(
-                f"{self.data_dir / 'definitions'}: the first definitions cannot be written; see the log for why"
-            )
         self._boot_definitions.remember()
         self.alarms.probe()
 
@@ -577,13 +573,25 @@ class Node:
         self.engine.flush()
 
     async def commit(self) -> None:
-        """Return when all changes applied so far are durable, and the outgoing logs that they need exist."""
+        """Return when all changes applied so far are durable, and the outgoing logs that they need exist.
+
+        Raises:
+            StorageError: the definitions log refuses changes now, or the node ends before.
+        """
         self.upstream.follow_tags()
         self._follow_cluster_name()
         await self.engine.refreshed()
         self.engine.flush()
+        await self.engine.definitions.all_known()
+
+    async def messages_durable(self) -> None:
+        """Return when all messages and settlements so far are on disk; changes of definitions may wait for room there.
+
+        Raises:
+            StorageError: the node ends before.
+        """
+        self.engine.flush()
         await self.commits.all_durable()
-        await self.engine.all_known()
 
     def _follow_cluster_name(self) -> None:
         """Tell AMQP clients the cluster name that an operator gave, else the configured one."""

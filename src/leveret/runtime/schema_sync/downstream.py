@@ -414,6 +414,8 @@ class SchemaDownstream:
                 outcome = await self._make(found, holding)
         else:
             outcome = await apply(broker, found, self._holding(wanted), self._node.flush)
+            # A former sync's changes may wait for room on the disk.
+            await self._node.commit()
         outcome.refused += unreadable
         self._report(outcome)
         return outcome

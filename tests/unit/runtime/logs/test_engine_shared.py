@@ -151,7 +151,7 @@ async def test_a_full_disk_keeps_no_change_from_other_nodes_and_its_own_clients_
     site = await Site.started(directory)
     client, others = Client(site), Others(site)
     with monkeypatch.context() as full:
-        full.setattr(site.node.engine._definitions, "append", refuse)
+        full.setattr(site.node._definitions, "append", refuse)
         await declared(site, client, "q")
         [[change]] = others.shared
         assert isinstance(change, d.Put)
@@ -164,4 +164,4 @@ async def test_a_full_disk_keeps_no_change_from_other_nodes_and_its_own_clients_
     await flushed(site)
     assert client.names() == ["Queue.DeclareOk"]
     assert len(others.shared) == 1
-    assert ("/", "q") in site.node.engine._definitions.definitions.by_kind["queues"]
+    assert ("/", "q") in site.node._definitions.definitions.by_kind["queues"]
