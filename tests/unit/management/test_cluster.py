@@ -650,6 +650,11 @@ def test_a_queue_without_a_leader_is_an_alarm_of_the_cluster(trio: Trio) -> None
             f"has no leader: node {B} does not run; copies that may lack messages: {C}. Start {B}; if it does not "
             f"come back, use forget_cluster_node {B}"
         )
+        queue = trio.nodes[name].broker.queues["/", "q"]
+        assert isinstance(queue, RemoteQueue)
+        queue.leader = ""
+        [found] = trio.at(name).get("/api/health/checks/alarms").json()["queues"]
+        assert "no node has recorded where it is" in found["reason"]
         assert trio.get(name, "/api/health/checks/local-alarms") == {"status": "ok"}
 
 

@@ -20,6 +20,10 @@ def leader_is_down(queue: Queue, leader: str) -> NotFound:
     """The error, in RabbitMQ's words, for a queue whose leader is gone."""
     durable = "durable " if queue.definition.durable else ""
     vhost, name = queue.key
+    if not leader:
+        return NotFound(
+            f"{durable}queue '{name}' in vhost '{vhost}' has no leader: no node has recorded where it is"
+        )
     return NotFound(
         f"home node '{leader}' of {durable}queue '{name}' in vhost '{vhost}' is down or inaccessible"
     )
@@ -29,7 +33,7 @@ class RemoteQueue(Queue):
     """See the module.
 
     Attributes:
-        leader: the name of the node that leads it.
+        leader: the name of the node that leads it; empty while no record names one.
         is_down: whether it has no leader: `leader` is gone, and no other node can take over.
         ahead: the difference between a message's number on its way to the leader and its place.
     """

@@ -191,7 +191,8 @@ class Coordinator:
         broker = self._node.broker
         for each in changes:
             if isinstance(each, DefinitionChanged):
-                error = take_over(broker, each.change, take)
+                with self._parts.locations.taking():
+                    error = take_over(broker, each.change, take)
                 queue = broker.queues.get(place_of(each.change)[1])
                 if error is not None and queue is not None and place_of(each.change)[0] == "queues":
                     self._node.engine.fail(queue, error)

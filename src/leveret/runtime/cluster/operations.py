@@ -109,10 +109,11 @@ class ClusterCommands:
     def placement(self, key: QueueKey) -> QueuePlacement:
         """See ClusterOperations."""
         placement = self._parts.locations.known(key)
-        if placement is None:
-            return QueuePlacement(self.name)
-        alive = self._member.state.alive
         queue = self._queue(key)
+        if placement is None:
+            is_placed = not isinstance(queue, RemoteQueue)
+            return QueuePlacement(self.name) if is_placed else QueuePlacement("", state="down")
+        alive = self._member.state.alive
         policy = self._parts.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
         if policy.has_members and isinstance(policy.params, tuple):

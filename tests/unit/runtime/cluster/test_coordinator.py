@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,21 +11,29 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
 from leveret.core.replication.cluster import (
     Changed,
     ClusterKeys,
     ClusterState,
     DefinitionChanged,
     Event,
+    Presence,
     definition_writes,
 )
 from leveret.core.replication.election import DeleteKey, PutKey
+from leveret.core.replication.placement import ClusterView
 from leveret.model import definitions as d
 from leveret.model.errors import Refusal
 from leveret.runtime.cluster.coordinator import Coordinator, take
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.logs.definitions_store import take_over
+from leveret.storage.state_file import StateFile
 from tests.unit.core.broker.test_broker import no_read
 
 
@@ -136,13 +145,37 @@ def test_what_is_changed_together_leaves_the_same_definitions_at_all_nodes(story
 
 
 def coordinator_of(broker: Broker, pending: list[Changed]) -> Coordinator:
-    """Of a node that enters a cluster with these changes."""
-    member = SimpleNamespace(
-        name="a", state=SimpleNamespace(epoch=0), is_founder=False, pending=lambda: pending
-    )
+    """Of a node that enters a cluster with these changes; it alone makes a queue that it may place."""
+    state = ClusterState(ClusterKeys.under("/cluster"))
+    member = SimpleNamespace(name="a", state=state, is_founder=False, pending=lambda: pending)
     controller = SimpleNamespace(definition_changed=lambda change: None)
-    parts = SimpleNamespace(member=member, placement_controller=controller)
-    return Coordinator(cast(Any, SimpleNamespace(broker=broker)), cast(Any, parts))
+    view = ClusterView("a", "i", ["a"], {"a": Presence("i", "uri", "", 0, "")}, list)
+    locations = QueueLocations(Cluster(port=0), state, broker, lambda: view)
+    tree = SimpleNamespace(epochs={}, epoch=1, root=Path("/nowhere"), file=StateFile)
+    node: Any = SimpleNamespace(broker=broker, log_store=None, tree=tree, commits=None, engine=None)
+    queues = ClusterQueues("a", node, DueQueues())
+    broker.make_queue = lambda definition, read, exclusive: queues.new(
+        definition, read, locations.placement_of(definition, exclusive)
+    )
+    parts = SimpleNamespace(member=member, placement_controller=controller, locations=locations)
+    return Coordinator(node, cast(Any, parts))
+
+
+def test_a_queue_of_another_node_is_led_by_none_until_its_record_is_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If each node that knows the definition alone led it, each would confirm what the others do not have."""
+    broker = Broker(no_read)
+    pending: list[Changed] = [
+        DefinitionChanged(d.Put(each)) for each in (d.Vhost(name="/"), d.Queue(name="q", vhost="/", epoch=7))
+    ]
+    coordinator_of(broker, pending).take_definitions(d.Definitions())
+    queue = broker.queue("/", "q")
+    assert isinstance(queue, RemoteQueue)
+    assert (queue.leader, queue.is_down) == ("", True)
+    assert "queue_not_placed_yet vhost=/ queue=q" in caplog.text
+    assert "has no leader" in str(leader_is_down(queue, queue.leader))
+    assert not broker.declare_queue(d.Queue(name="own", vhost="/")).is_remote
 
 
 def test_a_queue_of_the_cluster_that_this_node_cannot_take_keeps_its_log(
@@ -157,6 +190,10 @@ def test_a_queue_of_the_cluster_that_this_node_cannot_take_keeps_its_log(
         stored.apply(d.Put(entity))
     broker = Broker(no_read)
     broker.shared = []
+    pending: list[Changed] = [
+        DefinitionChanged(d.Put(each)) for each in (d.Vhost(name="/"), refused, broken, taken)
+    ]
+    coordinator = coordinator_of(broker, pending)
     works = broker.make_queue
 
     def fails(queue: d.Queue, *given: Any) -> Queue:
@@ -165,10 +202,7 @@ def test_a_queue_of_the_cluster_that_this_node_cannot_take_keeps_its_log(
         return works(queue, *given)
 
     monkeypatch.setattr(broker, "make_queue", fails)
-    pending: list[Changed] = [
-        DefinitionChanged(d.Put(each)) for each in (d.Vhost(name="/"), refused, broken, taken)
-    ]
-    epochs = coordinator_of(broker, pending).take_definitions(stored)
+    epochs = coordinator.take_definitions(stored)
     assert epochs == {7, 8, 9}
     assert [each for each in broker.changes if isinstance(each, d.Delete)] == [d.Delete("queues", gone.key)]
     assert "definition_not_restored change=put queues nowhere/refused" in caplog.text

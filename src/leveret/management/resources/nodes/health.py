@@ -153,6 +153,12 @@ def _queues_without_leader(call: Call) -> list[dict[str, str]]:
     found = []
     for (vhost, name), queue in call.broker.queues.items():
         if isinstance(queue, RemoteQueue) and queue.is_down and queue.definition.durable:
+            if not queue.leader:
+                reason = (
+                    "has no leader: no node has recorded where it is. Delete the queue, and declare it again"
+                )
+                found.append({"name": name, "vhost": vhost, "reason": reason})
+                continue
             copies = call.cluster.placement((vhost, name)).recoverable_mirrors
             others = f"; copies that may lack messages: {', '.join(copies)}" if copies else ""
             reason = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -41,13 +42,28 @@ class QueueLocations:
         self._cluster_view = cluster_view
         self._fresh: dict[QueueKey, Placement] = {}
         """Placements of queues that were declared here and are not recorded yet."""
+        self._is_taking = False
 
-    def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement:
-        """Return a queue's placement; a locator places a new queue, which is recorded with its definition."""
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Take over what other nodes declared: only their records place these queues."""
+        self._is_taking = True
+        try:
+            yield
+        finally:
+            self._is_taking = False
+
+    def placement_of(self, definition: d.Queue, exclusive: bool) -> Placement | None:
+        """Return a queue's placement; a locator places a new queue, which is recorded with its definition.
+
+        None for a queue of another node whose record is not here: if each node placed it, several would lead it.
+        """
         key = definition.key
         placed = self._state.placements.get(key)
         if placed is not None and placed.placement.epoch == definition.epoch:
             return placed.placement
+        if self._is_taking:
+            return None
         found = self._fresh.get(key)
         if found is None or found.epoch != definition.epoch:
             found = self._first_placement(definition, exclusive)

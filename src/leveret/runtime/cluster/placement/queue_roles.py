@@ -22,7 +22,7 @@ from leveret.runtime.cluster.membership.member import ClusterMember
 from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
-from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.placement.queues import ELSEWHERE, ClusterQueues
 from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
@@ -93,8 +93,10 @@ class QueueRoles:
         """
         placement = self._locations.placement_of(definition, exclusive)
         queue = self._queues.new(definition, read, placement)
+        if placement is None or queue.is_remote:
+            return queue
         is_mirrored = definition.durable and bool(placement.mirrors)
-        if is_mirrored and not queue.is_remote and self._queues.has_nothing(queue):
+        if is_mirrored and self._queues.has_nothing(queue):
             key = definition.key
             name = self._queues.name(definition)
             self._begin_leading(key, name, self._locations.policy(definition), placement)
@@ -243,6 +245,9 @@ class QueueRoles:
             self._engine.flush()
             self._queues.handed_over[key] = queue
             queue = self._stand_in(queue)
+        if placement.exclusive and queue.owner is None:
+            # It was made before its record was here.
+            queue.owner = ELSEWHERE
         led = self._queues.handed_over.pop(key, None)
         if led is not None:
             await self._commits.all_durable()

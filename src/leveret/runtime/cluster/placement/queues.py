@@ -7,6 +7,7 @@ module for the owner of a log.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.queues import queue_types
@@ -25,6 +26,8 @@ from leveret.storage.tree import STARTS_BITS
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
+
+logger = logging.getLogger(__name__)
 
 _STARTS_MASK: Final = (1 << STARTS_BITS) - 1
 
@@ -153,8 +156,13 @@ class ClusterQueues:
 
     # -- queues and placeholders --------------------------------------------------------------
 
-    def new(self, definition: d.Queue, read: Reader, placement: Placement) -> Queue:
-        """Make the queue if it is led here, else its placeholder."""
+    def new(self, definition: d.Queue, read: Reader, placement: Placement | None) -> Queue:
+        """Make the queue if it is led here, else its placeholder; without a placement it is down until there is one."""
+        if placement is None:
+            logger.warning("queue_not_placed_yet vhost=%s queue=%s", *definition.key)
+            stands = RemoteQueue(definition, "")
+            stands.is_down = True
+            return stands
         if placement.leader == self._me:
             queue = queue_types.make_queue(definition, read)
             if definition.durable:

@@ -9,7 +9,7 @@ from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.replication.cluster import ClusterKeys, ClusterState, Event, Presence, encode
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Event, Placement, Presence, encode
 from leveret.core.replication.election import StoreTransaction, Unchanged
 from leveret.core.replication.placement import ClusterView
 from leveret.model import definitions as d
@@ -31,7 +31,9 @@ def test_a_queue_that_is_declared_anew_while_its_deletion_is_written_has_its_own
     locations = QueueLocations(Cluster(port=0), state, broker, view)
 
     def make_queue(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
-        return RemoteQueue(definition, locations.placement_of(definition, exclusive).leader)
+        placed = locations.placement_of(definition, exclusive)
+        assert placed is not None
+        return RemoteQueue(definition, placed.leader)
 
     def arrives(value: bytes | None) -> None:
         state.apply([Event(KEYS.placement(*KEY), value, state.revision + 1)], state.revision + 1)
@@ -47,6 +49,7 @@ def test_a_queue_that_is_declared_anew_while_its_deletion_is_written_has_its_own
     arrives(None)
     assert locations.first(queue.definition).epoch == queue.epoch
     placed = locations.placement_of(queue.definition, False)
+    assert placed is not None
     assert placed.epoch == queue.epoch
     arrives(encode(placed))
     assert locations.known(KEY) == placed
@@ -82,3 +85,22 @@ async def test_a_queue_that_is_deleted_before_its_record_is_written_leaves_no_pl
     publication.share([d.Put(queue), d.Delete("queues", KEY), d.Put(next_queue)], lambda: None)
     await until(lambda: not publication.is_busy)
     assert locations.known(KEY) == placed
+
+
+def test_only_a_record_places_what_another_node_declared() -> None:
+    """Otherwise each node that knows the definition alone would place the queue, and several would lead it."""
+    state, broker = ClusterState(KEYS), Broker(no_read)
+    locations = QueueLocations(Cluster(port=0), state, broker, view)
+    broker.apply(d.Put(d.Vhost(name="/")))
+    queue = d.Queue(vhost="/", name="q", epoch=7)
+    with locations.taking():
+        assert locations.placement_of(queue, False) is None
+        assert locations.known(KEY) is None
+        state.apply([Event(KEYS.placement(*KEY), encode(Placement(6, "b", "i", 1)), 1)], 1)
+        assert locations.placement_of(queue, False) is None, "the record is of an earlier queue"
+        placed = Placement(7, "b", "i", 1)
+        state.apply([Event(KEYS.placement(*KEY), encode(placed), 2)], 2)
+        assert locations.placement_of(queue, False) == placed
+    own = locations.placement_of(d.Queue(vhost="/", name="own", epoch=8), False)
+    assert own is not None
+    assert own.leader == "a"
