@@ -6,9 +6,11 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import pika
 import pytest
 
@@ -154,6 +156,35 @@ def test_without_a_reserve_a_start_says_what_to_do_and_loses_nothing(
     (disk / "filler").unlink()
     node.start()
     assert drain_all(node) == [MESSAGES] * QUEUES
+
+
+def ask(node: LeveretProcess, method: str, path: str, **content: Any) -> httpx.Response:
+    url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
+    return httpx.request(method, url, auth=("guest", "guest"), timeout=PATIENCE_S, **content)
+
+
+def test_a_change_that_a_full_disk_refuses_is_no_success_over_http_and_the_others_survive(
+    disk: Path, node: LeveretProcess
+) -> None:
+    """The last page of a file has room on a full disk, so the first changes are logged."""
+
+    def put(number: int) -> httpx.Response:
+        return ask(node, "PUT", f"queues/%2F/new{number}", json={"durable": True})
+
+    node.config["disk_reserve"] = "0"
+    node.start()
+    fill(disk)
+    made = 0
+    while (reply := put(made)).status_code == HTTPStatus.CREATED:
+        made += 1
+    assert reply.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+    assert "No space left on device" in reply.json()["reason"]
+    (disk / "filler").unlink()
+    wait_until(lambda: put(made).status_code == HTTPStatus.NO_CONTENT, "room", PATIENCE_S)
+    node.kill9()
+    node.start()
+    listed = {each["name"] for each in ask(node, "GET", "queues").json()}
+    assert listed == {f"new{number}" for number in range(made + 1)}
 
 
 @pytest.mark.story
