@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from leveret.core.broker.alarms import Alarms
@@ -102,6 +103,9 @@ class SessionHost(Protocol):
 
     def append_now(self, queue: Queue) -> None:
         """Append the queue's gathered messages, so that they count and can be taken."""
+
+    def waits_for_nodes(self, queues: Iterable[object]) -> bool:
+        """Whether messages in these queues are not safe before other nodes have them, or know the queues."""
 
     def clock_ms(self) -> int:
         """The time of day, which is stored and shown. Sessions measure durations by the time that they are told."""

@@ -144,6 +144,7 @@ class AmqpHost:
         self.broker = authority.broker
         self.outbox = engine.outbox
         self.append_now = engine.append_now
+        self.waits_for_nodes = engine.waits_for_nodes
         self.alarms = alarms
         self.cluster_name = config.cluster_name
         self.node_name = config.node_name

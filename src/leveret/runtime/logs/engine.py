@@ -351,6 +351,17 @@ class Engine:
             isinstance(queue, Queue) and queue.settling and queue not in dirty for queue in batch.queues
         )
 
+    def waits_for_nodes(self, queues: Iterable[object]) -> bool:
+        """Whether messages in these queues are not safe before other nodes have them, or know the queues."""
+        port = self.replication_port
+        # What is not flushed yet may be refused.
+        has_changes = bool(self._broker.changes or self._broker.shared)
+        return (
+            has_changes
+            or self.definitions.lack(queues)
+            or (port is not None and any(map(port.concerns, queues)))
+        )
+
     def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
         """Call back once this flush's records of a queue are safe wherever a confirm would wait; or never."""
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
@@ -569,6 +580,9 @@ class Engine:
             channel.confirm(batch, ok=ok)
         except Exception as error:
             self._end_client(getattr(channel, "connection", None), error)
+        if self._broker.confirming or self._broker.deferred_work:
+            # A commit settles behind its publishes.
+            self.touch()
 
     def _end_client(self, session: Sender | None, error: Exception) -> None:
         """End the connection of a client whose session met a bug; without one, nothing bounds the bug."""

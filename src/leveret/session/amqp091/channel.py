@@ -29,7 +29,7 @@ from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.settling import Settle, answered_at_end, begin, in_parts, in_parts_back, leave
 from leveret.session.amqp091.topology import TOPOLOGY
-from leveret.session.amqp091.transactions import ChannelTransaction, CommittedPublish
+from leveret.session.amqp091.transactions import ChannelTransaction, CommittedPublish, Settlements
 from leveret.wire import amqp091 as wire
 
 ACKED_AT_ONCE: Final = 1_000
@@ -146,7 +146,8 @@ class Channel(ChannelBase):
         if self.reply_consumer is not None:
             self._forget_replies(self.reply_consumer)
         if self.transaction is not None:
-            self._forget_transaction(self.transaction)
+            self.transaction.take_publishes()
+            self._put_back(self.transaction.take_all_settlements())
         self.connection.confirming.pop(self, None)
 
     # -- consuming ----------------------------------------------------------------------------
@@ -413,6 +414,11 @@ class Channel(ChannelBase):
             for _ in publish(messages, None):
                 pass
         transaction.committing = None
+        if publishes and settlements and self.connection.host.waits_for_nodes(batch.queues):
+            parts = self._parts_before(transaction, settlements)
+            parts.add(batch)
+            parts.end()
+            return
         for settle, runs in settlements:
             settle(runs)
             _add_queues(batch, runs)
@@ -423,28 +429,58 @@ class Channel(ChannelBase):
         self,
         transaction: ChannelTransaction,
         publishes: list[tuple[CommittedPublish, Messages]],
-        settlements: list[tuple[Settle, Collection[Unacked]]],
+        settlements: Settlements,
     ) -> None:
         """Publish, then settle, in several steps.
 
-        A flush appends messages first, so a crash in between doubles messages, and loses none.
+        A loss of the node in between doubles messages, and loses none.
         """
-        parts = ConfirmParts(self.connection.broker.confirming, self.confirm)
+        broker = self.connection.broker
 
         def work() -> Iterator[object]:
-            yield from self._publish_in_turns(transaction, publishes, parts)
-            settled = ConfirmBatch()
-            for settle, runs in settlements:
-                _add_queues(settled, runs)
-                yield from self._in_turns(settle, runs)
-            # The log of a new leader may lack settlements that the previous one took.
-            settled.refused = any(map(self._is_led_elsewhere, settled.queues))
-            parts.add(settled)
-            parts.end()
+            if publishes and settlements:
+                parts = self._parts_before(transaction, settlements)
+                yield from self._publish_in_turns(transaction, publishes, parts)
+                parts.end()
+            else:
+                parts = ConfirmParts(broker.confirming, self.confirm)
+                yield from self._publish_in_turns(transaction, publishes, parts)
+                yield from self._settle_in_turns(settlements, parts)
             done()
 
         with answered_at_end(self.connection) as done:
-            self.connection.broker.deferred_work.begin(work())
+            broker.deferred_work.begin(work())
+
+    def _parts_before(self, transaction: ChannelTransaction, settlements: Settlements) -> ConfirmParts:
+        """The publishes of a commit that settles once they are safe: it fails, or settles, when they are decided."""
+
+        def published(batch: ConfirmBatch, ok: bool) -> None:
+            # After the channel's end the deliveries are back in their queues.
+            behind = transaction.behind.pop(parts, [])
+            if ok and not self.is_closing:
+                then = ConfirmParts(broker.confirming, self.confirm)
+                begin(broker, self._settle_in_turns(behind, then), sum(len(runs) for _, runs in behind))
+            elif not self.is_closing:
+                self._put_back(behind)
+                self.confirm(batch, ok=False)
+
+        broker = self.connection.broker
+        parts = ConfirmParts(broker.confirming, published)
+        transaction.behind[parts] = settlements
+        return parts
+
+    def _settle_in_turns(self, settlements: Settlements, parts: ConfirmParts) -> Iterator[object]:
+        """Settle, as the last part of a commit."""
+        settled = ConfirmBatch()
+        for settle, runs in settlements:
+            _add_queues(settled, runs)
+            if settle != self.requeue and (why := next(filter(None, map(_why_not_settled, runs)), "")):
+                settled.doubt = f"{why}: what the transaction published was published"
+            yield from self._in_turns(settle, runs)
+        # The log of a new leader may lack settlements that the previous one took.
+        settled.refused = bool(settled.doubt) or any(map(self._is_led_elsewhere, settled.queues))
+        parts.add(settled)
+        parts.end()
 
     def _publish_in_turns(
         self,
@@ -480,15 +516,20 @@ class Channel(ChannelBase):
             for run in runs if settle != self.requeue else ():
                 why = run.queue.why_not_settled()
                 if why:
-                    raise PreconditionFailed(why)
+                    raise PreconditionFailed(f"{why}: nothing of the transaction was done")
 
     def _tx_rollback(self, method: commands.Tx.Rollback) -> None:
-        self._forget_transaction(self._transaction())
+        transaction = self._transaction()
+        transaction.take_publishes()
+        self._put_back(transaction.take_settlements())
         self.reply(commands.Tx.RollbackOk())
 
-    def _forget_transaction(self, transaction: ChannelTransaction) -> None:
-        transaction.take_publishes()
-        self.unacked.put_back([run for _, runs in transaction.take_settlements() for run in runs])
+    def _put_back(self, settlements: Settlements) -> None:
+        self.unacked.put_back([run for _, runs in settlements for run in runs])
+
+
+def _why_not_settled(run: Unacked) -> str:
+    return run.queue.why_not_settled()
 
 
 def _add_queues(batch: ConfirmBatch, runs: Collection[Unacked]) -> None:

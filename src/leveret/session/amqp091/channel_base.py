@@ -184,8 +184,7 @@ class ChannelBase(DeliveryChannel):
         """All unsettled deliveries, also those that a transaction will settle."""
         yield from self.unacked
         if self.transaction is not None:
-            for _, runs in self.transaction.settlements:
-                yield from runs
+            yield from self.transaction.deliveries()
 
     def return_unroutable(self, head: Head, body: bytes) -> None:
         """Return a mandatory message that was routed to no queue: basic.return, 312."""

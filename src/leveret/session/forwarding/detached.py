@@ -39,7 +39,7 @@ class Detached:
             return ""
         return (
             f"queue '{self.key[1]}' in vhost '{self.key[0]}' has another leader since it delivered what this "
-            "transaction acknowledges, and delivers it again: nothing of the transaction was done"
+            "transaction acknowledges, and delivers it again"
         )
 
     def check_refusable(self) -> None:

@@ -165,3 +165,30 @@ async def test_a_full_disk_keeps_no_change_from_other_nodes_and_its_own_clients_
     assert client.names() == ["Queue.DeclareOk"]
     assert len(others.shared) == 1
     assert ("/", "q") in site.node._definitions.definitions.by_kind["queues"]
+
+
+async def test_a_transaction_settles_nothing_until_all_nodes_know_the_queue_that_it_publishes_to(
+    directory: Path,
+) -> None:
+    """If this node is cut off, that queue is removed at its next start, and with it what was published for the acks."""
+    site = await Site.started(directory)
+    client, others = Client(site), Others(site)
+    known = await declared(site, client, "known")
+    others.known[0]()
+    client.publish("known")
+    await flushed(site)
+    await declared(site, Client(site), "unknown")
+    client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
+    client.send(commands.Basic.Get(queue="known"))
+    await flushed(site)
+    client.replies.clear()
+    client.send(commands.Basic.Ack(delivery_tag=1))
+    client.publish("unknown")
+    client.send(commands.Tx.Commit())
+    for _ in range(3):
+        await flushed(site)
+    assert known.message_count == site.node.broker.queues["/", "unknown"].message_count == 1
+    assert client.names() == []
+    others.known[1]()
+    await until(lambda: client.names() == ["Tx.CommitOk"], "the commit")
+    assert known.message_count == 0

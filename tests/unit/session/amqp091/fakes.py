@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from leveret.config.sections.limits import Amqp
 from leveret.config.sections.tls import CertificateLogin
 from leveret.core.broker.alarms import Alarms, Watermark
 from leveret.core.broker.broker import Broker
+from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
@@ -84,6 +86,9 @@ class FakeNode:
             if record is not None
         ]
 
+    def waits_for_nodes(self, queues: Iterable[object]) -> bool:
+        return False
+
     def append_now(self, queue: Queue) -> None:
         gathered = queue.gathered.take()
         log = self.logs.setdefault(queue, [])
@@ -105,11 +110,19 @@ class FakeNode:
                 self.logs[queue].append(None)
                 queue.logged_settlement(len(self.logs[queue]) - 1)
         confirming = [self.broker.confirming, *(session.confirming for session in sessions)]
-        for channel in [channel for channels in confirming for channel in channels]:
-            for batch in channel.close_batches():
-                channel.confirm(batch, ok=not batch.refused)
+        closed = [
+            (channel, batch)
+            for channels in confirming
+            for channel in channels
+            for batch in channel.close_batches()
+        ]
         for channels in confirming:
             channels.clear()
+        for channel, batch in closed:
+            self.promise(channel, batch)
+
+    def promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
+        channel.confirm(batch, ok=not batch.refused)
 
     def queue(self, name: str) -> Queue:
         return self.broker.queues["/", name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -128,18 +129,13 @@ class RelayNode(FakeNode):
             if client.is_woken:
                 client.is_woken = False
                 client.session.go_on(0)
-        if self.refuses_settlements:
-            in_turns = [(each, batch) for each in self.broker.confirming for batch in each.close_batches()]
-            self.broker.confirming.clear()
-            for channel, batch in in_turns:
-                self._promise(channel, batch)
         self.flush()
         serving = [*self.forwarded.serving]
         for session in [*serving, *(client.session for client in self.clients)]:
             confirming, session.confirming = session.confirming, {}
             for channel in confirming:
                 for batch in channel.close_batches():
-                    self._promise(channel, batch)
+                    self.promise(channel, batch)
         self._refused.clear()
         for leader_client, inside in self._inside:
             inside.receive(leader_client.take_output(), 0)
@@ -155,7 +151,10 @@ class RelayNode(FakeNode):
         for channel, batch in held:
             channel.confirm(batch, ok=True)
 
-    def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
+    def waits_for_nodes(self, queues: Iterable[object]) -> bool:
+        return any(isinstance(queue, RemoteQueue) for queue in queues)
+
+    def promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         is_refused = not self._refused.isdisjoint(batch.queues)
         if batch.refused or is_refused or (batch.settles and self.refuses_settlements):
             channel.confirm(batch, ok=False)
