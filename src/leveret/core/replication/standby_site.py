@@ -101,6 +101,11 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         rows = [row for row in self.summary if row["virtual_host"] == vhost]
         return any(row.get(name) for row in rows for name in _LACKS)
 
+    def recovered_logs(self) -> set[int]:
+        """Return the ids of the outgoing logs of the vhosts of which it recovered messages."""
+        vhosts = {row["virtual_host"] for row in self.summary if row.get("message_count")}
+        return {log_id for log, (log_id, _) in self.transferred.items() if vhost_of(log) in vhosts}
+
     def is_whole(self) -> bool:
         """Return whether the request was for everything transferred."""
         wanted = self.wanted

@@ -197,25 +197,33 @@ class StandbyDownstream:
 
         Raises:
             InvalidCommand: there is no such mode.
-            PreconditionFailed: this node's promotion has begun, so it cannot be a downstream.
+            PreconditionFailed: this node's promotion has begun, or has recovered what is in the archive, so it cannot
+                be a downstream.
         """
         wanted = operating_mode(mode)
         async with self._changing("set the mode"):
-            connected = self.decided.connected
             if wanted is OperatingMode.DOWNSTREAM:
                 self._check_may_follow()
-                connected = True
-            await self.transfer.stop()
-            try:
-                await self.decided.decide(
-                    lambda site: replace(site, operating_mode=wanted, connected=connected)
-                )
-                logger.info("standby_mode_decided mode=%s", wanted)
-            finally:
-                # Also by the former decision, if this one is refused.
-                await self.follow()
-            if self.member is not None:
-                await self.member.have_all_follow()
+                await self._check_not_recovered()
+            await self._become(wanted)
+
+    async def return_as_downstream(self) -> None:
+        """Become a downstream, whose archive is empty, at the end of a return."""
+        async with self._changing("return as a downstream"):
+            self._check_may_follow()
+            await self._become(OperatingMode.DOWNSTREAM)
+
+    async def _become(self, wanted: OperatingMode) -> None:
+        connected = wanted is OperatingMode.DOWNSTREAM or self.decided.connected
+        await self.transfer.stop()
+        try:
+            await self.decided.decide(lambda site: replace(site, operating_mode=wanted, connected=connected))
+            logger.info("standby_mode_decided mode=%s", wanted)
+        finally:
+            # Also by the former decision, if this one is refused.
+            await self.follow()
+        if self.member is not None:
+            await self.member.have_all_follow()
 
     async def promote(
         self, wanted: RecoveryRequest = EVERYTHING, on_progress: Report | None = None
@@ -518,6 +526,24 @@ class StandbyDownstream:
                 "the promotion of this node has begun: it cannot follow any more; promote it again to "
                 "finish, or give that up with delete_all_data_on_standby_replication_cluster"
             )
+
+    async def _check_not_recovered(self) -> None:
+        """Check that no promotion has recovered messages of the logs whose records are in the archive.
+
+        The next promotion would leave these out as recovered; but clients have consumed them here since then, and not
+        at the upstream, or there and not here.
+        """
+        recovered = {log_id for promotion in self.decided.promotions for log_id in promotion.recovered_logs()}
+        if not recovered or self.mode is OperatingMode.DOWNSTREAM:
+            return
+        for row in (await self.archive.contents(fresh=True))["vhosts"]:
+            if any(log_id in recovered for log_id, _, _ in row["logs"].values()):
+                raise PreconditionFailed(
+                    f"this site was promoted, and its archive has the records of vhost '{row['vhost']}' that it "
+                    "recovered then: the next promotion would leave these out, whatever became of the messages since. "
+                    "Follow again by rejoin_as_downstream --set-all-aside, which quarantines the messages here; or run "
+                    "delete_all_data_on_standby_replication_cluster first, and purge the replicated queues"
+                )
 
     async def give_up_promotion(self) -> None:
         """Forget an unfinished promotion whose plans are gone; otherwise the next promotion would continue it first."""

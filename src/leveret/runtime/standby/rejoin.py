@@ -277,7 +277,7 @@ class Rejoin:
             if self._here.epochs(begun.queues) == before:
                 break
         # Last, because from now on the new upstream's definitions hold.
-        await node.standby.set_mode("downstream")
+        await node.standby.return_as_downstream()
         await node.schema_sync.set_mode("downstream")
         self._state_file.save({})
         node.collector.has_resigned = False
