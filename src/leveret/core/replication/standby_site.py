@@ -40,13 +40,14 @@ class RecoveredPart(msgspec.Struct, kw_only=True, frozen=True):
 
     Attributes:
         vhosts: the vhosts.
-        summary, transferred, marks: see PromotionAttempt.
+        summary, transferred, marks, unfollowed: see PromotionAttempt.
     """
 
     vhosts: list[str] = []
     summary: list[dict[str, Any]] = []
     transferred: dict[str, tuple[int, int]] = {}
     marks: dict[str, int] = {}
+    unfollowed: list[str] = []
 
 
 class KeptQueue(msgspec.Struct, array_like=True):
@@ -73,6 +74,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
         marks: by outgoing log, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
         left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
             virtual_host, queues, messages, unreadable_records; None if they were not counted.
+        unfollowed: the vhosts with records that this site did not follow any more, and that it therefore left out.
         error: the reason why it did not finish.
     """
 
@@ -84,6 +86,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
     transferred: dict[str, tuple[int, int]] = {}
     marks: dict[str, int] = {}
     left_out: list[dict[str, Any]] | None = None
+    unfollowed: list[str] = []
     error: str = ""
 
     def log_named(self, vhost: str, log_id: int) -> str | None:
@@ -123,6 +126,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True, frozen=True):
             ),
             transferred=self.transferred | part.transferred,
             marks=self.marks | part.marks,
+            unfollowed=sorted({*self.unfollowed, *part.unfollowed}),
         )
 
     def with_left_out(self, rows: list[dict[str, Any]]) -> PromotionAttempt:
@@ -159,7 +163,8 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
         connected: whether the link is wanted.
         promoting: the unfinished promotion.
         promotions: the finished promotions, oldest first.
-        is_partial: whether one of them may have left a plan that its request excluded.
+        is_partial: whether one of them may have left a plan that its request excluded, or of a vhost that is not
+            followed.
         returning: in a cluster, the return as a downstream that has begun.
         archive: in a cluster, the place of the archive that all nodes share; empty if each has an archive of its own.
         archive_id: the id that the first node found there or made; empty before that.
@@ -211,7 +216,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
             operating_mode=OperatingMode.UPSTREAM,
             promoting=None,
             promotions=[*self.promotions, done][-PROMOTIONS_MAX:],
-            is_partial=not attempt.is_whole(),
+            is_partial=not attempt.is_whole() or bool(attempt.unfollowed),
         )
 
     def failed(self, error: str) -> SiteDecisions:
@@ -223,7 +228,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
     def left_out(self) -> dict[str, Any] | None:
         """Return the messages that the last promotion left to a later one; None for none."""
         last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
-        if last is None or last.is_whole():
+        if last is None or (last.is_whole() and not last.unfollowed):
             return None
         wanted = last.wanted
         return {
@@ -231,6 +236,7 @@ class SiteDecisions(msgspec.Struct, kw_only=True, frozen=True):
             "only_queues": wanted.queues,
             "as_of_ms": wanted.as_of_ms,
             "vhosts": last.left_out,
+            "unfollowed": last.unfollowed,
         }
 
     def transferred(self, vhost: str, log_id: int) -> int | None:

@@ -199,6 +199,8 @@ class RecoverJob(Job, frozen=True, kw_only=True):
         to: recover into this broker instead, by AMQP 0-9-1.
         scratch: the name of a dry run or rehearsal; its plans are deleted afterwards.
         vhosts: the target vhosts by vhost; others are excluded. None: all go to the one of the same name.
+        followed: the vhosts that the site follows; others are excluded, because settlements of their messages do not
+            come any more. None: all.
         staging: the node's directory of staged segments (`recovery.segments`); empty to publish all messages.
         compare: consume the messages from this broker again and compare them with the archive.
     """
@@ -214,6 +216,7 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     to: AmqpTarget | None = None
     scratch: str = ""
     vhosts: dict[str, str] | None = None
+    followed: list[str] | None = None
     compare: AmqpTarget | None = None
     staging: str = ""
     spark: SparkSettings = SparkSettings()
@@ -231,6 +234,13 @@ class RecoverJob(Job, frozen=True, kw_only=True):
 
     def wants(self, vhost: str) -> bool:
         """Whether the vhost is included."""
+        return self._is_requested(vhost) and (self.followed is None or vhost in self.followed)
+
+    def is_unfollowed(self, vhost: str) -> bool:
+        """Whether the vhost is excluded only because the site does not follow it any more."""
+        return self._is_requested(vhost) and not self.wants(vhost)
+
+    def _is_requested(self, vhost: str) -> bool:
         return vhost not in self.exclude and (self.vhosts is None or vhost in self.vhosts)
 
     def place_of(self, vhost: str) -> str:

@@ -173,6 +173,7 @@ class RecoveryRun:
                 compared=compared,
                 transferred=self._transferred(identities),
                 missing={vhost: identities.missing_of(vhost) for vhost in self._manifest.vhosts},
+                unfollowed=[vhost for vhost in self._manifest.vhosts if job.is_unfollowed(vhost)],
                 marks={log: self._manifest.last_chunk(log).mark for log in self._manifest.next_by_log},
             )
         finally:

@@ -98,7 +98,9 @@ class StandbyDownstream:
             is_shared=node.config.cluster.is_member and bool(node.config.standby.shared_place),
         )
         self.transfer = TransferSupervisor(self._job)
-        self.own_recoveries = Recoveries(node, self.own_archive, self._losses, self._recovered_vhosts)
+        self.own_recoveries = Recoveries(
+            node, self.own_archive, self._losses, self.vhosts, self._recovered_vhosts
+        )
         self.archive: StandbyArchive | SiteArchive = self.own_archive
         self.recoveries: Recoveries | SiteRecoveries = self.own_recoveries
         self.member: SiteMember | None = None
@@ -109,6 +111,7 @@ class StandbyDownstream:
             self.own_archive,
             self.own_recoveries,
             self.transfer,
+            self.vhosts,
             drain_timeout_s,
         )
 
@@ -498,7 +501,7 @@ class StandbyDownstream:
         return vhosts if self.member is None else self.member.followed(vhosts)
 
     def _recovered_vhosts(self) -> list[str] | None:
-        """Return the vhosts that this node recovers; None for all in its archive."""
+        """Return the vhosts that this node recovers if the site follows them; None for all in its archive."""
         return None if self.member is None else self.member.recovered_vhosts()
 
     async def _losses(self) -> list[dict[str, Any]]:

@@ -54,14 +54,16 @@ class NodePromotion:
         archive: StandbyArchive,
         recoveries: Recoveries,
         transfer: TransferSupervisor,
+        followed: Callable[[], list[str]],
         drain_timeout_s: float,
     ) -> None:
-        """Begin idle."""
+        """Begin idle; `followed` returns the vhosts that the site follows."""
         self._node = node
         self._decided = decided
         self._archive = archive
         self._recoveries = recoveries
         self._transfer = transfer
+        self._followed = followed
         self._drain_timeout_s = drain_timeout_s
         self.is_shared = False
         self._progress: PromotionProgress | None = None
@@ -97,7 +99,7 @@ class NodePromotion:
         report: Report,
         check: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[RecoveredPart, list[dict[str, Any]] | None]:
-        """End both links, and recover these vhosts, or all in the archive.
+        """End both links, and recover these vhosts, or all in the archive, of those that the site follows.
 
         Args:
             attempt: the promotion.
@@ -179,6 +181,7 @@ class NodePromotion:
     ) -> RecoveredPart:
         """Recover, in the transfer's process if that runs, because Spark runs there already."""
         staged = StagedDirectory(self._node.tree.root, self._node.tree.removed)
+        followed = self._followed()
         with self._node.internal_user("recovery") as (username, password), staged.open() as staging:
             job = {
                 **self._archive.place,
@@ -186,18 +189,20 @@ class NodePromotion:
                 "credentials": {"username": username, "password": password},
                 "spark": spark_settings(self._node.config),
                 "staging": staging,
+                "followed": followed,
                 **msgspec.to_builtins(attempt.wanted),
             }
             if vhosts is not None:
                 job["vhosts"] = {vhost: vhost for vhost in vhosts}
             done = await ask("recover", job, report, process)
         nothing = {"missing_records": 0, "missing_messages": 0}
-        found = {*map(vhost_of, done["transferred"])} if vhosts is None else {*vhosts}
+        found = ({*map(vhost_of, done["transferred"])} if vhosts is None else {*vhosts}) & {*followed}
         return RecoveredPart(
             vhosts=[] if vhosts is None else sorted(vhosts),
             summary=[{**row, **done["missing"].get(row["virtual_host"], nothing)} for row in done["summary"]],
             transferred={log: end for log, end in done["transferred"].items() if vhost_of(log) in found},
             marks={log: mark for log, mark in done["marks"].items() if vhost_of(log) in found},
+            unfollowed=done["unfollowed"],
         )
 
     async def plans(self) -> list[PlannedMessages]:

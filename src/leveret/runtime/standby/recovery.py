@@ -109,6 +109,7 @@ class Recoveries:
         node: RecoveringNode,
         archive: StandbyArchive,
         losses: Callable[[], Awaitable[list[dict[str, Any]]]],
+        followed: Callable[[], list[str]],
         vhosts: Callable[[], list[str] | None] = lambda: None,
     ) -> None:
         """Begin without work.
@@ -117,11 +118,13 @@ class Recoveries:
             node: the node.
             archive: the node's archive.
             losses: returns a row for each vhost: the known records of the upstream that were not transferred.
+            followed: returns the vhosts that the site follows.
             vhosts: returns the vhosts that this node recovers; None for all in its archive.
         """
         self._node = node
         self._archive = archive
         self._losses = losses
+        self._followed = followed
         self._vhosts = vhosts
         self._task: asyncio.Task[Any] | None = None
         self._paused_by = ""
@@ -178,12 +181,15 @@ class Recoveries:
 
         Returns:
             `queues`: virtual_host, queue, message_count, first_timestamp, last_timestamp (text, UTC);
-            `vhosts`: the known losses; `took_s`.
+            `vhosts`: the known losses; `unfollowed`: the vhosts with records that a promotion leaves out, because this
+            site does not follow them any more; `took_s`.
 
         Raises:
             PipelineFailed: the messages cannot be counted; the text has the reason.
         """
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
+        if target is None:
+            job["followed"] = self._followed()
         done = await self._run_alone(ask("recover", job, report))
         return await self._done_row(done)
 
@@ -191,6 +197,8 @@ class Recoveries:
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Report
     ) -> list[dict[str, Any]]:
         """Recover into another broker; a second run publishes the messages transferred since the first.
+
+        The messages of vhosts that this site does not follow any more come too.
 
         Returns:
             A row for each vhost, as `promote` returns, with `in_doubt`: the number of messages that the other broker
@@ -295,6 +303,7 @@ class Recoveries:
                     host=host.strip("[]"), port=int(port), username=username, password=password
                 )
                 job = self._job(wanted) | {
+                    "followed": self._followed(),
                     "endpoint": stream,
                     "credentials": {"username": username, "password": password},
                     "scratch": name,
@@ -334,9 +343,9 @@ class Recoveries:
             await self._node.commit()
 
     def _recovered_here(self, vhosts: list[str]) -> list[str]:
-        """Return those of these vhosts that this node recovers."""
-        own = self._vhosts()
-        return vhosts if own is None else [vhost for vhost in vhosts if vhost in own]
+        """Return those of these vhosts that this node recovers in a promotion."""
+        own, followed = self._vhosts(), self._followed()
+        return [vhost for vhost in vhosts if vhost in followed and (own is None or vhost in own)]
 
     def _job(self, wanted: RecoveryRequest) -> dict[str, Any]:
         own = self._vhosts()
@@ -366,6 +375,7 @@ class Recoveries:
         return {
             "queues": reported_rows(done["queues"]),
             "vhosts": await self._losses(),
+            "unfollowed": done["unfollowed"],
             "recovered_s": done["recovered_s"],
         }
 

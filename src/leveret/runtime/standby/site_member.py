@@ -659,6 +659,8 @@ async def _nothing_returns() -> bool:
 def report_promotion(attempt: PromotionAttempt) -> None:
     """Log the end of a promotion."""
     logger.info("standby_mode_decided mode=upstream")
+    for vhost in attempt.unfollowed:
+        logger.warning("standby_promotion_left_out vhost=%s reason=not_followed", vhost)
     for row in reported_rows(attempt.summary):
         logger.info(
             "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",

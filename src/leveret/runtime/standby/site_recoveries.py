@@ -188,10 +188,11 @@ def _built(target: RecoveryTarget | None) -> dict[str, Any] | None:
 
 def _joined(found: Iterable[Event]) -> dict[str, Any]:
     """Join the results of nodes into one: all rows, the sum of messages, the longest time."""
-    joined: dict[str, Any] = {"queues": [], "vhosts": []}
+    joined: dict[str, Any] = {"queues": [], "vhosts": [], "unfollowed": []}
     for each in found:
         joined["queues"] += each["queues"]
         joined["vhosts"] += each["vhosts"]
+        joined["unfollowed"] += each.get("unfollowed", [])  # Versions before 2026-11-30 have none.
         for name in _SUMS:
             if name in each:
                 joined[name] = joined.get(name, 0) + each[name]

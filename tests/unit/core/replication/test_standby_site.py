@@ -74,6 +74,17 @@ def test_what_was_left_out_is_counted_by_vhost_and_told_until_all_was_requested(
     assert done.promotes(PromotionAttempt(begun_ms=2)).left_out() is None
 
 
+def test_vhosts_that_a_promotion_did_not_follow_any_more_are_told_until_another_one() -> None:
+    begun = PromotionAttempt(begun_ms=1)
+    parts = RecoveredPart(vhosts=["a"], unfollowed=["gone"]), RecoveredPart(vhosts=["b"], unfollowed=["left"])
+    site = SiteDecisions(promoting=begun.with_part(parts[0]).with_part(parts[1])).finished(2)
+    found = site.left_out()
+    assert found is not None
+    assert (found["unfollowed"], found["vhosts"], site.is_partial) == (["gone", "left"], None, True)
+    again = site.promotes(PromotionAttempt(begun_ms=3)).finished(4)
+    assert (again.left_out(), again.is_partial) == (None, False)
+
+
 def test_the_position_in_a_log_is_found_by_its_id_wherever_it_was_kept() -> None:
     """A cluster has an outgoing log at each node; another vhost's log of the same id is another one."""
     one, other, elsewhere = log_name("v", "n1#a"), log_name("v", "n2#b"), log_name("w", "n1#a")

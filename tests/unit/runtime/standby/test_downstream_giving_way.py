@@ -150,7 +150,7 @@ def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
 
     async def recover(task: str, job: Any, report: Any, process: Any) -> dict[str, Any]:
         report({"event": "left_out", "vhosts": [row]})
-        return {"summary": [], "transferred": {}, "marks": {}, "missing": {}}
+        return {"summary": [], "transferred": {}, "marks": {}, "missing": {}, "unfollowed": []}
 
     async def is_there(wanted: RecoveryRequest) -> None:
         """What is named was not transferred, nor is it defined."""

@@ -27,7 +27,7 @@ def test_queues_are_to_be_made_as_this_node_has_them() -> None:
         Queue(name="transient", vhost="shop", durable=False, auto_delete=True),
     ):
         broker.apply(Put(definition))
-    recoveries = Recoveries(cast(Any, SimpleNamespace(broker=broker)), cast(Any, None), no_losses)
+    recoveries = Recoveries(cast(Any, SimpleNamespace(broker=broker)), cast(Any, None), no_losses, list)
     document = recoveries._to(RecoveryTarget(host="h", port=5672, username="u", password="p"))
     target = msgspec.convert(document, AmqpTarget)
     assert target.queues == {"shop": {"goes": arguments, "stays": {}}}

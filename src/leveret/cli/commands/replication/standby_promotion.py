@@ -36,8 +36,12 @@ _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "
 _UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again to continue it"
 _LEFT_OUT: Final = (
-    "The messages that were left out are kept: promote_standby_replication_downstream without these options recovers "
-    "them, and with --dry-run lists them by queue"
+    "The messages that were left out are kept: promote_standby_replication_downstream without options recovers them, "
+    "and with --dry-run lists them by queue"
+)
+_NOT_FOLLOWED: Final = (
+    "all messages: the virtual host is not here, or not tagged standby_replication, so messages may have been settled "
+    "that the archive still has; make it with the tag to recover them"
 )
 _NOTHING: Final = "Nothing was transferred to this node: no message was recovered"
 _SPOKEN_EVERY_S: Final = 5.0
@@ -101,7 +105,7 @@ def promote_standby_replication_downstream(
         ctl.announce("Counting the recoverable messages ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
         come_back = ("Would come back", _amount(found["queues"]))
-        lines = [come_back, *_counts(found["queues"]), *_losses(found)]
+        lines = [come_back, *_counts(found["queues"]), *_losses(found), *_unfollowed(found)]
         return ReportLines(lines, found, _queues(ctl, found))
     if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
@@ -112,13 +116,13 @@ def promote_standby_replication_downstream(
     _warn_of_alive(ctl, yes=yes)
     ctl.announce("Will promote cluster to upstream...")
     rows = carry_out(ctl, "promote", body, _PROMOTION)
-    if not rows:
-        ctl.announce(_NOTHING)
-    if exclude_virtual_hosts or queues or as_of:
+    left_out = ctl.api.get("replication", "standby", "details").get("left_out")
+    if left_out:
         ctl.announce(_LEFT_OUT)
-        left_out = ctl.api.get("replication", "standby", "details").get("left_out")
-        for title, text in lines_of_left_out(left_out or {}):
+        for title, text in lines_of_left_out(left_out):
             ctl.announce(f"{title}: {text}")
+    elif not rows:
+        ctl.announce(_NOTHING)
     return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
 
 
@@ -160,6 +164,7 @@ def rehearse_promotion(
         ("Compared", f"all of them equal the transferred messages, in {found['compared_s']:.1f} s"),
         *_counts(found["queues"]),
         *_losses(found),
+        *_unfollowed(found),
     ]
     return ReportLines(lines, found, _queues(ctl, found))
 
@@ -260,10 +265,15 @@ def _password() -> str:
 
 def lines_of_left_out(left_out: dict[str, Any]) -> list[tuple[str, str]]:
     """The messages left out by the last promotion and recoverable by a later one, if they were counted."""
-    rows = left_out.get("vhosts")
-    if rows == []:
+    rows, unfollowed = left_out.get("vhosts"), _unfollowed(left_out)
+    if rows == [] and not unfollowed:
         return [("Left out", "nothing that is not recovered")]
-    return [(f"Left out of {row['virtual_host']}", _left_out(row)) for row in rows or []]
+    return [*((f"Left out of {row['virtual_host']}", _left_out(row)) for row in rows or []), *unfollowed]
+
+
+def _unfollowed(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """A line a virtual host that this site does not follow any more; none from earlier versions."""
+    return [(f"Left out of {vhost}", _NOT_FOLLOWED) for vhost in found.get("unfollowed", [])]
 
 
 def _left_out(row: dict[str, Any]) -> str:

@@ -122,7 +122,8 @@ def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
         elif not promotion["vhosts"]:
             lines.append(("Left", "not counted yet"))
     if left_out := status.get("left_out"):
-        only = [("all queues but", left_out["only_queues"]), ("virtual hosts", left_out["exclude"])]
+        excluded = sorted({*left_out["exclude"], *left_out.get("unfollowed", [])})
+        only = [("all queues but", left_out["only_queues"]), ("virtual hosts", excluded)]
         said = [f"{what} {', '.join(names)}" for what, names in only if names]
         said += ["messages after the chosen moment"] if left_out["as_of_ms"] else []
         lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))

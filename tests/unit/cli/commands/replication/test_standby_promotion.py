@@ -337,8 +337,24 @@ def test_what_was_left_out_is_counted_with_how_to_get_it(capsys: pytest.CaptureF
     ctl.quiet = False
     commands.promote_standby_replication_downstream.action(ctl, queues="q")
     said = capsys.readouterr().out
-    assert "without these options recovers them" in said
+    assert "without options recovers them" in said
     assert "Left out of tmp: 9 messages in 2 queues" in said
+
+
+def test_virtual_hosts_that_are_not_followed_any_more_are_named_without_any_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = FakeApi([])
+    api.left_out = {"vhosts": None, "unfollowed": ["gone"]}
+    ctl = session(api)
+    ctl.quiet = False
+    commands.promote_standby_replication_downstream.action(ctl)
+    said = capsys.readouterr().out
+    assert (
+        "Left out of gone: all messages: the virtual host is not here, or not tagged standby_replication"
+        in said
+    )
+    assert "Nothing was transferred" not in said
 
 
 @pytest.mark.parametrize(
