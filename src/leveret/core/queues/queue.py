@@ -245,7 +245,7 @@ class Queue:
         self.sequences.advance(NumberedRun(len(self.gathered), count, reference, sequence))
 
     def gathered_again(self) -> None:
-        """Mark the gathered messages as redelivered, because a lost leader may have delivered them."""
+        """Mark the gathered messages as redelivered, because a lost leader or site may have delivered them."""
         self._gathered_again = len(self.gathered)
 
     def arranged(self, batch: Batch) -> Batch:
@@ -296,12 +296,13 @@ class Queue:
         self.counters.publish += count
 
     def taken_in(self, end: int, body_bytes: int, *, expires: bool) -> None:
-        """Note that messages are in the log, up to the offset `end`, that never were in memory.
+        """Note that recovered messages are in the log, up to the offset `end`, that never were in memory.
 
-        `expires`: whether some have a time to live of their own.
+        They count as redelivered, as `gathered_again`. `expires`: whether some have a time to live of their own.
         """
         count = end - self.next_offset
         self.backlog.taken_in(end)
+        self.backlog.give_back_before(end)
         self.ready_bytes += body_bytes
         self.may_expire = self.may_expire or expires
         self.published_total += count

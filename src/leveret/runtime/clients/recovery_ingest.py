@@ -214,6 +214,8 @@ class RecoveryIngest:
         for each in new:
             queue.gathered.add(each.taken())
         if last > before:
+            # The lost site's consumers may have had any of them: an ack within the lag is not here.
+            queue.gathered_again()
             queue.advance_sequence(name, last)
             self._flush(queue, name, last)
 

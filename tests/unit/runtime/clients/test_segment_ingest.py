@@ -607,3 +607,28 @@ async def test_killed_anywhere_between_others_messages_acks_and_segments_the_boo
         assert mine == [body(n) for n in range(last + 1 - len(mine), last + 1)]
         assert others == published[len(published) - len(others) :]
         assert len(held) + acked == last + len(published)
+
+
+def redelivered(site: Site) -> list[bool]:
+    """The flag of each ready message, in order; all are taken."""
+    queue, flags = site.queue(), list[bool]()
+    while queue.ready_count:
+        runs, is_redelivered = queue.take(3)
+        flags += [is_redelivered] * sum(map(len, runs))
+    return flags
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 5}, {"x_queue_type": "quorum"}])
+async def test_recovered_messages_count_as_redelivered_whichever_way_they_come(
+    directory: Path, arguments: dict[str, Any]
+) -> None:
+    """The lost site's consumers may have had them: one that looks for the flag had them twice (2026-11-30)."""
+    site = await site_with(directory, **arguments)
+    await take_in(site, stage(site, range(1, 13)))
+    one_by_one = site.node.stream_server.recovery_queue("job", "v", "q")
+    brought = asyncio.get_running_loop().create_future()
+    run = MessageRun.of(13, [stored(n) for n in range(13, 20)])
+    one_by_one.append(REFERENCE, [run], partial(brought.set_result, None))
+    await asyncio.wait_for(brought, 30)
+    await site.publish(5)
+    assert redelivered(site) == [True] * 19 + [False] * 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from leveret.testing.applications.run_books import BookedMessage
+import pytest
+
+from leveret.testing.applications.run_books import BookedMessage, BooksFault
 from leveret.testing.simulation.applications.site_books import SiteBooks
 
 
@@ -21,6 +23,17 @@ def test_what_came_after_the_covered_moment_is_in_doubt_unless_both_sites_confir
     assert books.fail_over(2.0) == (1, 1)
     assert books.doubtful == [late]
     assert [each.is_confirmed for each in (early, late, both)] == [True, False, True]
+
+
+def test_what_a_promoted_site_delivers_once_more_is_marked() -> None:
+    books = SiteBooks()
+    message = confirmed(books, "one", 1.0)
+    delivery = ("one", str(message.number), message.body, message.properties)
+    books.delivered(*delivery, redelivered=False)
+    books.fail_over(0.0)
+    with pytest.raises(BooksFault, match="unflagged"):
+        books.delivered(*delivery, redelivered=False)
+    books.delivered(*delivery, redelivered=True)
 
 
 def test_all_of_a_queue_whose_incarnation_has_ended_is_in_doubt() -> None:

@@ -43,8 +43,8 @@ class SiteBooks(RunBooks):
         """Note that another site takes over, which has all that was promised before a moment, and perhaps more.
 
         Later confirmed messages may be lost, unless the confirm waited for that site; messages that were settled since
-        `settled_s`, if that is earlier, or since that moment may be back; and all may be delivered once more without a
-        mark. Of the queues in `unsure` all is in doubt.
+        `settled_s`, if that is earlier, or since that moment may be back; whatever is delivered once more is marked. Of
+        the queues in `unsure` all is in doubt.
 
         Returns:
             The numbers of confirms and of settlements that the site may lack.
@@ -52,7 +52,6 @@ class SiteBooks(RunBooks):
         self.doubtful, back = [], 0
         back_since_s = covered_s if settled_s is None else min(covered_s, settled_s)
         for message in self.messages.values():
-            message.is_first_delivered = False
             confirmed_s = self._confirmed_s.pop(id(message), None)
             settled_at_s = self._settled_s.pop(id(message), 0.0)
             is_unsure = message.queue in unsure
