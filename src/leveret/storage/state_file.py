@@ -2,6 +2,10 @@
 
 A new file is written beside the old one, synced, and renamed; then the directory is synced. So a reader finds the old
 object or the new one, after power loss too. Mode 0600.
+
+The last field is a checksum of all others, because one bit that the disk alters may turn a number or the name of a
+field into another one, and the file would still be read. An object without that field is not checked: one of an earlier
+version, or one that an operator has written.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
 from leveret.storage.directory import sync_directory
@@ -23,13 +28,26 @@ SUFFIX: Final = ".json"
 BESIDE: Final = ".new"
 """The further suffix of a file that will replace a state file; a crash may leave one."""
 
+CHECKSUM: Final = "crc32"
+"""The name of the field with the checksum."""
+
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Called with a file's new content, None after its removal."""
 
 
 def encoded(state: dict[str, Any]) -> bytes:
     """Return the octets of a file with this object, in lines that people can read."""
-    return msgspec.json.format(msgspec.json.encode(state))
+    return msgspec.json.format(with_checksum(msgspec.json.encode(state)))
+
+
+def with_checksum(octets: bytes) -> bytes:
+    """Return an encoded object, without white space, with the checksum of its fields."""
+    field = b'"%s":"%s"}' % (CHECKSUM.encode(), _checksum(octets).encode())
+    return octets[:-1] + (b"," if octets != b"{}" else b"") + field
+
+
+def _checksum(octets: bytes) -> str:
+    return f"{crc32(octets):08x}"
 
 
 class StateFile:
@@ -57,16 +75,22 @@ class StateFile:
         """The object as it was last saved; empty if it never was.
 
         Raises:
-            StorageError: the file is not a JSON object, or may not be read.
+            StorageError: the file is not a JSON object, was altered, or may not be read.
         """
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, Any])
+            state = msgspec.json.decode(self.path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return {}
         except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
             raise StorageError(
                 f"{self.path}: {error}; repair the file, or remove it to start from the configuration"
             ) from error
+        if state.pop(CHECKSUM, None) not in (None, _checksum(msgspec.json.encode(state))):
+            raise StorageError(
+                f"{self.path}: it was altered: its checksum differs; repair the file, and remove its field "
+                f'"{CHECKSUM}" once everything else in it is right, or remove the file to start from the configuration'
+            )
+        return state
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the object; on disk when this returns. Blocks for the disk.

@@ -26,7 +26,7 @@ import msgspec
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.storage.log import Log
-from leveret.storage.state_file import StateFile
+from leveret.storage.state_file import StateFile, with_checksum
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class PositionsCheckpoint:
 
     def _write(self, first: int, positions: dict[Key, int], former: dict[Key, int]) -> None:
         rows = ([(*key, position) for key, position in each.items()] for each in (positions, former))
-        self._file.replace(msgspec.json.encode(_Saved(first, *rows)))
+        self._file.replace(with_checksum(msgspec.json.encode(_Saved(first, *rows))))
 
     def _up_to(self, end: int) -> dict[Key, int]:
         """The positions in all segments that begin before an offset."""

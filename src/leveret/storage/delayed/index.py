@@ -33,7 +33,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log import Log
 from leveret.storage.removed import RemovedFiles
 from leveret.storage.segment import has_segments, segment_of
-from leveret.storage.state_file import StateFile
+from leveret.storage.state_file import StateFile, with_checksum
 from leveret.storage.tree import put_log_away
 from leveret.wire.chunk import Chunk, ChunkType
 
@@ -246,7 +246,7 @@ class DelayIndex:
 
     def encoded(self, base: IndexBase) -> bytes:
         """The base for `write`."""
-        return msgspec.json.encode(base)
+        return with_checksum(msgspec.json.encode(base))
 
     def write(self, encoded: bytes) -> None:
         """As `save`; a thread may do it, while nothing else writes the base.
