@@ -30,6 +30,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed
+from leveret.model.moment import moment_text
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.ownership import claim
@@ -217,23 +218,53 @@ class RecoveryRun:
         check_vhosts(self._job, [plan.vhost for plan in resumed])
         check_queues(self._job, {plan.vhost: plan.queues for plan in resumed})
         plans = list(zip(left, resumed, strict=True))
-        outcomes = [self._cut_short(directory, plan) for directory, plan in plans if self._ends(plan)]
-        for plan in resumed:
-            if not self._ends(plan):
-                self._say_planned(plan)
-        return outcomes + self._publish([each for each in plans if not self._ends(each[1])])
+        ending = [each for each in plans if self._ends(*each)]
+        going_on = [each for each in plans if each not in ending]
+        outcomes = [self._cut_short(directory, plan) for directory, plan in ending]
+        for _, plan in going_on:
+            self._say_planned(plan)
+        return outcomes + self._publish(going_on)
 
-    def _ends(self, plan: RecoveryPlan) -> bool:
+    def _ends(self, directory: PlanDirectory, plan: RecoveryPlan) -> bool:
         """Whether an interrupted plan ends, so that a new one includes the requested part of its rest.
 
         A plan from scratch is carried out whole if possible, because no new plan has its settled messages.
+
+        Raises:
+            PreconditionFailed: it is of another moment, and some of its messages are there.
         """
-        if self._job.all_available:
+        if self._is_of_another_moment(directory, plan) or self._job.all_available:
             return True
         return not plan.selection.start_from_scratch and not all(map(self._job.selection.wants, plan.queues))
 
+    def _is_of_another_moment(self, directory: PlanDirectory, plan: RecoveryPlan) -> bool:
+        """Whether an interrupted promotion is of another moment than the requested one.
+
+        Raises:
+            PreconditionFailed: some of its messages are there. With the others of the requested moment behind them, a
+                queue would be as it never was.
+        """
+        job, before_ms = self._job, plan.selection.as_of_ms
+        if job.to is not None or plan.selection.start_from_scratch or before_ms == job.as_of_ms:
+            return False
+        queues, _ = self._there(directory, plan)
+        if messages := sum(queue.messages for queue in queues):
+            way = "without --as-of" if before_ms is None else f"with --as-of {moment_text(before_ms)}"
+            raise PreconditionFailed(
+                f"vhost '{plan.vhost}': an interrupted promotion has recovered {messages} messages as of another "
+                f"moment: finish it first, by the command {way}; a later one with --as-of brings back what was settled "
+                "since"
+            )
+        return True
+
     def _cut_short(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
-        """End a plan at its present position, because its next message may be unreadable.
+        """End a plan at its present position, because its next message may be unreadable."""
+        published, left = self._there(directory, plan)
+        published = in_doubt_counted(self._job, directory, published)
+        return self._finish(directory, plan, published, is_cut_short=left > 0)
+
+    def _there(self, directory: PlanDirectory, plan: RecoveryPlan) -> tuple[list[QueueOutcome], int]:
+        """The outcomes of the plan's queues so far, and the number of messages left.
 
         No process publishes for it any more: its publishers ended with the attempt that held the lock before.
         """
@@ -254,8 +285,7 @@ class RecoveryRun:
         finally:
             if client is not None:
                 client.close()
-        published = in_doubt_counted(self._job, directory, published)
-        return self._finish(directory, plan, published, is_cut_short=left > 0)
+        return published, left
 
     def _vhosts(self) -> list[str]:
         return [vhost for vhost in self._manifest.vhosts if self._wanted(vhost)]

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.archive.recovery_plan import PlanDirectory
-from leveret.pipeline.jobs.job import LoginCredentials, RecoverJob
+from leveret.pipeline.jobs.job import LoginCredentials, RecoverJob, Selection
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery import driver
@@ -142,3 +143,23 @@ def test_a_plan_whose_publishing_failed_is_not_done_and_goes_on(
     assert {queue: len(messages) for queue, messages in broker.queues.items()} == {
         queue: MESSAGES for queue in QUEUES
     }
+
+
+@pytest.mark.parametrize("before", [None, 1_800_000_000_000])
+def test_an_interrupted_plan_of_another_moment_ends_unless_some_of_its_messages_are_there(
+    standby: Standby, broker: FakeBroker, before: int | None
+) -> None:
+    """Messages of the other moment came behind those that were there: a queue as it never had been (2026-11-30)."""
+    other = 1_800_000_000_000 if before is None else None
+    directory = cast(PlanDirectory, standby.plan(Selection(as_of_ms=before)))
+    plan = directory.load()
+    with Inbox() as inbox:
+        assert not run_of(standby, inbox, as_of_ms=before)._ends(directory, plan), "it goes on"
+        assert run_of(standby, inbox, as_of_ms=other)._ends(directory, plan), "nothing of it is there"
+        broker.last["b", plan.reference] = 2
+        for more in ({}, {"all_available": True}, {"queues": ["a"]}):
+            with pytest.raises(
+                PreconditionFailed, match=r"has recovered 2 messages .*finish it first.*--as-of"
+            ):
+                run_of(standby, inbox, as_of_ms=other, **more)._ends(directory, plan)
+        assert run_of(standby, inbox, as_of_ms=before, queues=["a"])._ends(directory, plan), "as before"
