@@ -51,13 +51,16 @@ def leaves_out(job: RecoverJob) -> bool:
 
 
 def left_out_files(manifest: Manifest, job: RecoverJob) -> list[LeftOutFiles]:
-    """The vhosts that may have left-out messages.
+    """The vhosts that may have left-out messages, of those that another node does not recover.
 
     Raises:
         StorageError: an earlier plan's outcome cannot be read.
     """
     found = []
     for vhost in manifest.vhosts:
+        if not job.wants(vhost) and vhost not in job.exclude:
+            # Another node of the cluster recovers it, or the site does not follow it.
+            continue
         selection = job.selection if job.wants(vhost) else None
         if selection is not None and selection.is_of_all:
             continue

@@ -78,3 +78,17 @@ def test_queues_and_vhosts_are_counted_and_what_cannot_be_read_stops_nothing(tmp
     (tmp_path / file.path).unlink()
     damaged = {"virtual_host": "other", "queues": 0, "messages": 0, "unreadable_records": file.records}
     assert counted(tmp_path, queues=["a"], exclude=["other"]) == [row, damaged]
+
+
+def test_what_another_node_recovers_or_the_site_does_not_follow_is_not_counted(tmp_path: Path) -> None:
+    """The last node to plan counted all of the others' messages in a shared archive as left out (2026-11-30)."""
+    vhosts = ("excluded", "mine", "theirs", "unfollowed")
+    upstream = StandbyUpstream(vhosts)
+    for vhost in vhosts:
+        for queue in QUEUES:
+            upstream.publish(vhost, queue, [stored_message(b"x")] * 3)
+    Standby(tmp_path).transfer(upstream)
+    mine = {vhost: vhost for vhost in ("mine", "unfollowed")}
+    followed = ["excluded", "mine", "theirs"]
+    found = counted(tmp_path, queues=["a"], exclude=["excluded"], vhosts=mine, followed=followed)
+    assert [(row["virtual_host"], row["messages"]) for row in found] == [("excluded", 6), ("mine", 3)]
