@@ -230,8 +230,9 @@ class Delaying:
     async def stop(self) -> None:
         """End the removal in the background, and close the files."""
         await self.halt()
-        if self._delays:
-            # If this fails, the next start has an older base, without harm.
+        # A start counts from the base on disk, so that stays before drops that are due and not made. If the write
+        # fails, the next start has an older base, without harm.
+        if self._delays and not self._drops.due:
             with suppress(StorageError):
                 self._index.save(self._base)
         self._index.close()
@@ -470,10 +471,12 @@ class Delaying:
 
         The base is as long as the node has logs, so a thread writes it.
         """
+        if self._drops.due and (self._begins_join or self._is_in_join):
+            # The leader may be about to say that a log begins earlier there.
+            return
         # The end of a cancelled write, too: a promotion then removes the file.
         await in_thread_to_its_end(self._index.write, self._index.encoded(self._base))
         dropped, due = 0, self._drops.due
-        # In a join the leader may be about to say that a log begins earlier there.
         while due and not (self._begins_join or self._is_in_join):
             dropped += 1
             if dropped % _DROPPED_AT_ONCE == 0:

@@ -471,6 +471,36 @@ async def test_what_a_damaged_index_had_noted_holds_up_no_drop_of_the_next(
     await alone.close()
 
 
+@pytest.mark.parametrize("is_in_join", [False, True])
+async def test_a_stop_forgets_no_drop_that_is_due(tmp_path: Path, is_in_join: bool) -> None:
+    """Otherwise its segments stay until a leader sends the drop once more, and another delay has passed."""
+    alone = AloneSite(tmp_path)
+    log = Log(tmp_path / QUEUE, epoch=1, segment_bytes_max=1).open()
+    for number in range(3):
+        log.append(ChunkType.USER, 1, 1, encode_entry(b"x"), number)
+    log.close()
+    assert not alone.tree.open_all()
+    delaying = delaying_of(tmp_path, alone.applier, alone.commits)
+    delaying.open()
+    delaying.take_at(2, FrameHead(1, 1, 2, 0, 0), [LogChange(ChangeKind.DROP, QUEUE, 2)])
+    await alone.commits.all_durable()
+    delaying._removes_at_s = 0 if is_in_join else float("inf")
+    delaying._begins_join = is_in_join
+    await delaying.expire(3)
+    assert delaying._drops.due == {QUEUE: 2}
+    await delaying.stop()
+    await alone.close()
+    alone = AloneSite(tmp_path)
+    delaying = delaying_of(tmp_path, alone.applier, alone.commits)
+    delaying.open()
+    await delaying.expire(3)
+    await alone.commits.all_durable()
+    delaying.drop_due()
+    assert alone.tree.logs[QUEUE].first_offset == 2
+    await delaying.stop()
+    await alone.close()
+
+
 # -- a disk that refuses --------------------------------------------------------------------------
 
 
