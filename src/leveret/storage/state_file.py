@@ -11,8 +11,8 @@ version, or one that an operator has written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +33,13 @@ CHECKSUM: Final = "crc32"
 
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
 """Called with a file's new content, None after its removal."""
+
+
+def _write(path: Path, octets: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(octets)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def encoded(state: dict[str, Any]) -> bytes:
@@ -134,19 +141,46 @@ class StateFile:
         Raises:
             StorageError: as `save`.
         """
-        beside = self.path.with_name(f"{self.path.name}{BESIDE}")
-        try:
+        with self._beside() as beside:
             if self._holds(octets):
                 # The same octets are on disk already, if perhaps not yet under this name. A full disk has no room for
                 # a second copy, and each start writes the node's identity again.
                 sync_directory(self.path.parent)
                 return
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(octets)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(beside, octets)
             beside.rename(self.path)
             sync_directory(self.path.parent)
+
+    @contextmanager
+    def prepared(self, state: dict[str, Any]) -> Iterator[Callable[[], None]]:
+        """Write the object beside the file, and yield the call that replaces the file by it.
+
+        A full disk refuses the first, before anything rests on it, and has room for the second.
+
+        Raises:
+            StorageError: as `save`, also by that call.
+        """
+        octets = encoded(state)
+        with self._beside() as beside:
+            _write(beside, octets)
+
+        def replace() -> None:
+            with self._beside():
+                beside.rename(self.path)
+                sync_directory(self.path.parent)
+            self.report(octets)
+
+        try:
+            yield replace
+        finally:
+            beside.unlink(missing_ok=True)
+
+    @contextmanager
+    def _beside(self) -> Iterator[Path]:
+        """The file that will replace this one; an error of the system removes it, and is raised as a StorageError."""
+        beside = self.path.with_name(f"{self.path.name}{BESIDE}")
+        try:
+            yield beside
         except OSError as error:
             with suppress(OSError):
                 beside.unlink()

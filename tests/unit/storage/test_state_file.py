@@ -12,6 +12,7 @@ import pytest
 
 from leveret.model.errors import StorageError
 from leveret.storage.state_file import CHECKSUM, StateFile, with_checksum
+from leveret.testing.simulation.machine.full_disk import LimitedDisks
 
 
 def test_what_was_saved_last_is_loaded(tmp_path: Path) -> None:
@@ -93,3 +94,32 @@ def test_an_encoded_object_gets_a_checksum_as_well(tmp_path: Path, saved: dict[s
     state.replace(with_checksum(msgspec.json.encode(saved)))
     assert CHECKSUM.encode() in state.path.read_bytes()
     assert state.load() == saved
+
+
+def test_a_prepared_object_replaces_the_file_also_on_a_disk_that_is_full_by_then(tmp_path: Path) -> None:
+    told = list[bytes | None]()
+    state = StateFile(tmp_path / "state.json", lambda path, octets: told.append(octets))
+    state.save({"a": 1})
+    with LimitedDisks() as disks:
+        with state.prepared({"a": 2}) as replace:
+            disks.fill(tmp_path)
+            assert state.load() == {"a": 1}
+            replace()
+        assert state.load() == {"a": 2}
+        with (
+            pytest.raises(StorageError, match="make room"),
+            state.prepared({"a": "much longer than before"}),
+        ):
+            raise AssertionError("a full disk takes it")
+    assert state.load() == {"a": 2}
+    assert len(told) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_prepared_object_that_is_not_wanted_leaves_nothing_behind(tmp_path: Path) -> None:
+    state = StateFile(tmp_path / "state.json")
+    state.save({"a": 1})
+    with pytest.raises(KeyError), state.prepared({"a": 2}):
+        raise KeyError
+    assert state.load() == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]

@@ -6,8 +6,8 @@ them. So the rejoin empties the replicated queues here: each begins anew, with i
 queues stay. The schema sync deletes queues that the new upstream does not have, replicated or not: the rejoin
 quarantines their records first.
 
-    clients drained -> tails quarantined, durably -> previous archive moved -> rejoin.json -> queues emptied
-    -> both modes downstream -> rejoin.json emptied -> clients admitted, both links
+    clients drained -> tails quarantined, durably -> rejoin.json prepared -> previous archive moved -> rejoin.json in
+    place -> queues emptied -> both modes downstream -> rejoin.json emptied -> clients admitted, both links
 
 Before the first queue is emptied, the node ceases to be an upstream of its own downstreams: it serves no
 definitions, its outgoing logs are gone, and later ones have another identity. So no downstream learns of it.
@@ -115,9 +115,11 @@ class Rejoin:
         self, positions: dict[str, UpstreamPosition], unknown: Container[Place]
     ) -> list[DivergentReport]:
         begun, reports = await self._quarantine(positions, unknown)
-        # At this point the node can still stay an upstream, if without an archive from its time as a standby.
-        await self._node.standby.keep_former_archive()
-        self._state_file.save(msgspec.to_builtins(begun))
+        # A disk that refuses the state file leaves the archive from the node's time as a standby where it is, and one
+        # that cannot be moved leaves the node an upstream.
+        with self._state_file.prepared(msgspec.to_builtins(begun)) as record:
+            await self._node.standby.keep_former_archive()
+            record()
         try:
             return reports + await self._finish(begun)
         except FAILURES as error:

@@ -247,3 +247,25 @@ async def test_a_site_empties_its_queues_until_no_node_finds_a_message(ends: boo
     after = decided[-1].returning
     assert after is not None
     assert after.is_emptied
+
+
+async def test_a_disk_that_refuses_the_record_leaves_an_upstream_with_its_former_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[str]()
+
+    async def keep_former_archive() -> None:
+        kept.append("kept")
+
+    async def quarantine(*about: object) -> tuple[rejoin.RejoinState, list[Any]]:
+        return rejoin.RejoinState(queues=[KeptQueue("v", "q", 1, 2)]), []
+
+    standby = SimpleNamespace(keep_former_archive=keep_former_archive)
+    found = rejoin.Rejoin(
+        cast(Any, SimpleNamespace(standby=standby)), StateFile(tmp_path / "none" / "rejoin.json")
+    )
+    monkeypatch.setattr(found, "_quarantine", quarantine)
+    with pytest.raises(StorageError, match=r"rejoin\.json: cannot be written"):
+        await found._come_back({}, ())
+    assert not kept
+    assert not found.is_under_way
