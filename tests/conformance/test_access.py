@@ -117,6 +117,22 @@ def test_a_server_named_queue_needs_configure_on_its_new_name(peer: Peer, broker
         assert text.startswith("ACCESS_REFUSED - access to queue 'amq.gen-")
 
 
+def test_a_name_that_nobody_may_declare_is_refused_before_permissions_are_looked_at(
+    broker: Broker, user: str
+) -> None:
+    texts = {
+        "": "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue",
+        "amq.mine": "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'",
+    }
+    with broker.peer() as limited:
+        limited.login(user, "secret")
+        for queue, expected in texts.items():
+            limited.open_channel(1)
+            arguments = {"x-queue-type": "quorum"}
+            limited.send(1, commands.Queue.Declare(queue=queue, durable=True, arguments=arguments))
+            assert limited.expect_channel_close(1)[1] == expected
+
+
 @pytest.mark.parametrize("missing", ["write", "read"])
 def test_a_dead_letter_exchange_must_be_writable_and_the_queue_readable(
     broker: Broker, connect: Any, name: str, missing: str

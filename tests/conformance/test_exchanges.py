@@ -119,6 +119,13 @@ def test_an_unknown_type_gets_503_and_ends_the_connection(channel: Any, name: st
         channel.exchange_declare(name, "odd")
 
 
+def test_an_unknown_type_is_the_first_fault_of_a_declare(connect: Any, name: str) -> None:
+    connect().channel().exchange_declare(name, "direct")
+    for exchange in (name, "", "amq.direct"):
+        with connection_refuses(503, "COMMAND_INVALID - unknown exchange type 'odd'"):
+            connect().channel().exchange_declare(exchange, "odd")
+
+
 def test_deleting_nothing_succeeds(channel: Any, name: str) -> None:
     channel.exchange_delete(name)
 

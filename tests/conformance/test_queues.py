@@ -77,6 +77,11 @@ def test_an_empty_name_without_any_queue_declared_gets_404(peer: Peer) -> None:
     assert peer.expect_channel_close(1) == (404, "NOT_FOUND - no previously declared queue")
 
 
+def test_an_empty_name_means_no_queue_in_a_passive_declare(channel: Any, queue: str) -> None:
+    with channel_refuses(404, missing("")):
+        channel.queue_declare("", passive=True)
+
+
 def test_an_empty_routing_key_goes_with_an_empty_queue_name(peer: Peer, name: str) -> None:
     peer.call(1, commands.Queue.Declare(queue=name, exclusive=True), commands.Queue.DeclareOk)
     peer.call(1, commands.Queue.Bind(queue="", exchange="amq.direct", routing_key=""), commands.Queue.BindOk)
@@ -152,6 +157,13 @@ def test_names_that_begin_with_amq_are_reserved(channel: Any) -> None:
         channel.queue_declare("amq.mine")
 
 
+def test_a_server_named_queue_is_declared_again_by_nobody(channel: Any) -> None:
+    name = channel.queue_declare("").method.queue
+    channel.queue_declare(name, passive=True)
+    with channel_refuses(403, f"ACCESS_REFUSED - queue name '{name}' contains reserved prefix 'amq.*'"):
+        channel.queue_declare(name)
+
+
 def test_a_name_may_have_255_octets_of_utf8(channel: Any) -> None:
     name = "ü" * 127 + "x"
     assert channel.queue_declare(name, exclusive=True).method.queue == name
@@ -179,6 +191,15 @@ def test_an_exclusive_queue_is_locked_for_other_connections(
     channel.queue_bind(name, "amq.fanout")
     with channel_refuses(405, locked(name)):
         EXCLUSIVE_CALLS[call](connect().channel(), name)
+
+
+def test_anyone_may_remove_a_binding_that_a_locked_queue_lacks(connect: Any, channel: Any, name: str) -> None:
+    channel.queue_declare(name, exclusive=True)
+    channel.queue_bind(name, "amq.direct", "there")
+    other = connect().channel()
+    other.queue_unbind(name, "amq.direct", "not there")
+    with channel_refuses(405, locked(name)):
+        other.queue_unbind(name, "amq.direct", "there")
 
 
 def test_declaring_an_own_queue_exclusive_afterwards_gets_405(channel: Any, queue: str) -> None:

@@ -40,9 +40,13 @@ def test_a_copy_goes_to_each_key_in_cc(channel: Any, queue: str, name: str) -> N
     assert [drain(channel, one) for one in (queue, carbon)] == [[b"x"], [b"x"]]
 
 
-def test_a_copy_list_that_is_no_list_gets_406(channel: Any, queue: str) -> None:
-    channel.basic_publish("", queue, b"x", pika.BasicProperties(headers={"CC": "no list"}))
-    text = 'PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}'
+@pytest.mark.parametrize(
+    ("copies", "kind"),
+    [("no list", "longstr"), (None, "void"), (True, "bool"), ({"a": 1}, "table")],
+)
+def test_a_copy_list_that_is_no_list_gets_406(channel: Any, queue: str, copies: object, kind: str) -> None:
+    channel.basic_publish("", queue, b"x", pika.BasicProperties(headers={"CC": copies}))
+    text = f'PRECONDITION_FAILED - invalid message: {{unacceptable_type_in_header,"CC",{kind}}}'
     with channel_refuses(406, text):
         channel.queue_declare(queue, passive=True)
 
@@ -80,6 +84,13 @@ def test_a_channel_consumes_replies_once(channel: Any) -> None:
 
 def test_asking_for_replies_without_consuming_them_gets_406(channel: Any, queue: str) -> None:
     channel.basic_publish("", queue, b"x", pika.BasicProperties(reply_to=REPLY_TO))
+    with channel_refuses(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
+        channel.queue_declare(queue, passive=True)
+
+
+def test_asking_for_replies_is_refused_before_other_properties_are(channel: Any, queue: str) -> None:
+    wrong = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to", user_id="nobody", expiration="x")
+    channel.basic_publish("", queue, b"x", wrong)
     with channel_refuses(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
         channel.queue_declare(queue, passive=True)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.core.broker.access import Operation, is_allowed, matches, permission_of, topic_pattern
+from leveret.core.broker.topology import check_exchange_type
 from leveret.core.queues.confirms import ConfirmParts
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
@@ -104,8 +105,9 @@ class Actor:
         """Declare an exchange, or check that the existing one is equivalent.
 
         Raises:
-            Refusal: no permission, a reserved name, or see `Broker.declare_exchange`.
+            Refusal: an unknown type, no permission, a reserved name, or see `Broker.declare_exchange`.
         """
+        check_exchange_type(wanted.type)
         _check_not_default(wanted.name)
         self.require("configure", "exchange", wanted.name)
         if self._broker.find_exchange(self._vhost, wanted.name) is None:
@@ -166,14 +168,14 @@ class Actor:
         self._broker.bind(binding)
 
     def unbind(self, binding: d.Binding) -> None:
-        """Unbind; an absent binding is no error.
+        """Unbind; an absent binding is no error, whoever may use its queue.
 
         Raises:
-            Refusal: as of `bind`.
+            Refusal: no permission on an end or for the topic, or a locked queue.
         """
         self._require_binding(binding)
-        self._check_destination(binding)
         if self._broker.topology(self._vhost).has_binding(binding):
+            self._check_destination(binding)
             self.before_change()
             self._broker.unbind(binding)
 
@@ -200,8 +202,13 @@ class Actor:
         """Declare a queue, exclusively for the owner if asked, or check that the existing one is equivalent.
 
         Raises:
-            Refusal: no permission, a reserved name, a locked queue, or see `Broker.declare_queue`.
+            Refusal: a reserved name, also of a queue that is there, no permission, a locked queue, or see
+                `Broker.declare_queue`.
         """
+        if is_server_named:
+            self._broker.check_server_named(wanted, exclusive=exclusive)
+        elif wanted.name.startswith(RESERVED_PREFIX):
+            raise AccessRefused(f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
         self.require("configure", "queue", wanted.name)
         existing = self._broker.find_queue(wanted.key)
         if existing is not None:
@@ -209,11 +216,7 @@ class Actor:
             self.check_lock(existing)
             if exclusive != (existing.owner is not None):
                 raise locked(*wanted.key)
-        elif wanted.name.startswith(RESERVED_PREFIX) and not is_server_named:
-            raise AccessRefused(f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
-        if is_server_named:
-            self._broker.check_server_named(wanted, exclusive=exclusive)
-        if existing is None:
+        else:
             self._require_target("queue", wanted.name, wanted.arguments, DEAD_LETTER_EXCHANGE)
             self.before_change()
         return self._broker.declare_queue(wanted, self._owner if exclusive else None)

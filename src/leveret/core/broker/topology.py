@@ -38,9 +38,18 @@ def check_exchange(exchange: Exchange) -> None:
         PreconditionFailed: its arguments are invalid.
     """
     check_name("exchange", exchange.name)
-    if exchange.type not in ROUTERS:
-        raise InvalidCommand(f"unknown exchange type '{exchange.type}'")
+    check_exchange_type(exchange.type)
     check_exchange_arguments(exchange)
+
+
+def check_exchange_type(kind: str) -> None:
+    """Refuse an unknown type.
+
+    Raises:
+        InvalidCommand: names it.
+    """
+    if kind not in ROUTERS:
+        raise InvalidCommand(f"unknown exchange type '{kind}'")
 
 
 class ExchangeState:

@@ -26,6 +26,26 @@ _BINDINGS_OF_A_FRAME: Final = 8
 """To compare a message with so many bindings takes as long as a frame."""
 _KEYS_OF_A_FRAME: Final = 4
 """So does it to look up so many routing keys."""
+_FIELD_TYPES: Final = {
+    b"S": "longstr",
+    b"F": "table",
+    b"V": "void",
+    b"t": "bool",
+    b"b": "byte",
+    b"B": "unsignedbyte",
+    b"s": "short",
+    b"u": "unsignedshort",
+    b"I": "signedint",
+    b"i": "unsignedint",
+    b"l": "long",
+    b"L": "long",
+    b"f": "float",
+    b"d": "double",
+    b"D": "decimal",
+    b"T": "timestamp",
+    b"x": "binary",
+}
+"""RabbitMQ's names of the types of a header, but of arrays."""
 IMPERSONATOR: Final = "impersonator"
 """The tag of users that may publish with another user's user-id."""
 
@@ -60,9 +80,11 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
     if name and definition.type == "topic":
         connection.actor.require_topic("write", name, _text(routing_key))
     flags, properties = props.property_flags(header), props.split_whole(header)
-    _check_properties(properties, connection)
+    # Malformed headers would be taken for a broken connection by clients of consumers.
+    tables.check(properties.get(props.HEADERS, b""))
     if flags & props.REPLY_TO:
         header = with_reply_name(channel.reply_consumer, header)
+    _check_properties(properties, connection)
     keys = [routing_key]
     if flags & props.HEADERS and b"CC" in header:
         header, keys = _carbon_copies(header, keys)
@@ -94,8 +116,7 @@ def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header:
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
-    """Refuse malformed properties, which clients of consumers would take for a broken connection."""
-    tables.check(properties.get(props.HEADERS, b""))
+    """Refuse another user's name and an invalid time to live."""
     claimed, user = properties.get(props.USER_ID), connection.user or ""
     if claimed is not None and claimed != user.encode() and not _may_impersonate(connection.broker, user):
         raise PreconditionFailed(
@@ -141,7 +162,7 @@ def _carbon_copies(header: bytes, keys: list[bytes]) -> tuple[bytes, list[bytes]
         if value is None:
             continue
         if value[:1] != b"A":
-            kind = "longstr" if value[:1] == b"S" else "table" if value[:1] == b"F" else "signedint"
+            kind = _FIELD_TYPES.get(value[:1], "array")
             raise PreconditionFailed(
                 f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{kind}}}'
             )

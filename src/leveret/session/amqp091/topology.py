@@ -120,7 +120,10 @@ def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None
     channel.await_returns(name)
     is_new = (vhost, name) not in connection.broker.queues
     if method.passive:
-        queue = channel.queue(declared_name(method.queue))
+        # Here an empty name is no word for the queue that was declared last.
+        if not declared_name(method.queue):
+            raise NotFound(f"no queue '' in vhost '{vhost}'")
+        queue = channel.queue(name)
     else:
         queue = _declare(channel, method, name, vhost)
         _hold(channel)

@@ -12,7 +12,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, NotFound, Refusal, ResourceLocked
+from leveret.model.errors import AccessRefused, InvalidCommand, NotFound, Refusal, ResourceLocked
 
 PERMISSIONS: Final = ("configure", "write", "read")
 Need = tuple[str, str]
@@ -172,11 +172,35 @@ def test_an_exclusive_queue_is_its_owner_s_whatever_others_may(
 ) -> None:
     owner = Unrestricted(broker, "v", owner=object())
     held = owner.declare_queue(queue("mine"), exclusive=True)
+    owner.bind(binding("x", "mine"))
     with pytest.raises(ResourceLocked):
         act(Unrestricted(broker, "v", owner=object()), held)
     with pytest.raises(ResourceLocked):
         act(Unrestricted(broker, "v"), held)
     assert broker.queues["v", "mine"] is held
+
+
+def test_a_binding_that_a_locked_queue_lacks_is_removed_by_anyone(broker: Broker) -> None:
+    Unrestricted(broker, "v", owner=object()).declare_queue(queue("mine"), exclusive=True)
+    Unrestricted(broker, "v").unbind(binding("x", "mine"))
+
+
+def test_a_reserved_name_is_refused_before_permissions_are_looked_at_and_also_if_it_is_there(
+    broker: Broker,
+) -> None:
+    Unrestricted(broker, "v").declare_queue(queue("amq.gen-1"), is_server_named=True)
+    for actor in (Unrestricted(broker, "v"), allow(broker, set())):
+        with pytest.raises(
+            AccessRefused, match=r"^queue name 'amq\.gen-1' contains reserved prefix 'amq\.\*'$"
+        ):
+            actor.declare_queue(queue("amq.gen-1"))
+
+
+def test_an_unknown_type_of_an_exchange_is_refused_before_anything_else(broker: Broker) -> None:
+    odd = d.Exchange(name="x", vhost="v", type="odd")
+    for actor in (Unrestricted(broker, "v"), allow(broker, set())):
+        with pytest.raises(InvalidCommand, match=r"^unknown exchange type 'odd'$"):
+            actor.declare_exchange(odd)
 
 
 @pytest.mark.parametrize(

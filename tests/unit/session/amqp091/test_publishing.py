@@ -446,6 +446,14 @@ def test_a_foreign_user_id_closes_the_channel_also_on_the_fast_way() -> None:
     assert [body for _, _, body in node.messages()["q"]] == [b"1"]
 
 
+def test_a_request_for_replies_without_their_consumer_is_refused_before_other_properties_are() -> None:
+    _, session = broker()
+    wrong = publish(b"1", reply_to="amq.rabbitmq.reply-to", user_id="root", expiration="x")
+    session.receive(b"".join(wrong), 0)
+    texts = [each.reply_text for _, each in take(session) if isinstance(each, commands.Channel.Close)]
+    assert texts == ["PRECONDITION_FAILED - fast reply consumer does not exist"]
+
+
 def test_a_reply_is_no_queue_for_a_mandatory_message_and_a_copy_may_be_one() -> None:
     """As RabbitMQ 3.10.8 has it."""
     node = FakeNode()

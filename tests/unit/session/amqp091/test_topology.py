@@ -24,3 +24,12 @@ def test_a_stream_with_more_messages_than_a_count_can_say_is_declared_and_delete
     session.receive(frame(declare) + frame(commands.Queue.Delete(queue="s")), 0)
     answers = [(value.name, value.message_count) for _, value in take(session)]
     assert answers == [("Queue.DeclareOk", 2**32 - 1), ("Queue.DeleteOk", 2**32 - 1)]
+
+
+def test_a_passive_declare_without_a_name_is_of_no_queue_also_after_a_declare() -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    session.receive(frame(commands.Queue.Declare(queue="", passive=True)), 0)
+    *_, (_, closed) = take(session)
+    assert (closed.reply_code, closed.reply_text) == (404, "NOT_FOUND - no queue '' in vhost '/'")

@@ -1,0 +1,71 @@
+"""Random conversations with RabbitMQ and with Leveret, side by side.
+
+    python -m tests.conformance.conversations                                 100 conversations from a new seed
+    python -m tests.conformance.conversations --seed 7 --count 1000           as many from this seed on
+    python -m tests.conformance.conversations --seed 7 --steps 0,3,12         these steps of one conversation
+
+Each conversation has a virtual host of its own on both brokers. Where the brokers differ, the conversation is shortened
+as long as they still do, and told with the command that plays it again; the exit status is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tests.conformance.brokers import LEVERET, RABBITMQ, running
+from tests.conformance.conversations.generator import conversation
+from tests.conformance.conversations.play import Stage, played, staged
+from tests.conformance.conversations.report import differences_of
+
+LENGTH: Final = 50
+
+
+def main() -> int:
+    """Run as the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the first conversation; a new one by default"
+    )
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--length", type=int, default=LENGTH, help="steps of a conversation")
+    parser.add_argument("--steps", default="", help="numbers of the steps to play; all by default")
+    parser.add_argument("--differences", type=int, default=5, help="stop after as many")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    only = [int(number) for number in options.steps.split(",") if number]
+    with running(RABBITMQ) as rabbitmq, running(LEVERET) as leveret, staged(rabbitmq, leveret) as stage:
+        if only:
+            return _play_once(stage, seed, options.length, only)
+        return _play_many(stage, range(seed, seed + options.count), options.length, options.differences)
+
+
+def _play_once(stage: Stage, seed: int, length: int, only: Sequence[int]) -> int:
+    steps = conversation(seed, length)
+    difference = played(stage, [steps[number] for number in only])
+    print(difference or "no difference")
+    return int(difference is not None)
+
+
+def _play_many(stage: Stage, seeds: range, length: int, most: int) -> int:
+    begin = time.monotonic()
+    found = 0
+    for seed in seeds:
+        for report in differences_of(stage, seed, length):
+            found += 1
+            print(report, flush=True)
+        if found >= most:
+            break
+    seconds = time.monotonic() - begin
+    print(f"seeds {seeds.start} to {seed}: {found} differences, {seconds:.0f} s")
+    return int(found > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
