@@ -101,6 +101,9 @@ class SessionHost(Protocol):
         none; `text` is the client's reply text.
         """
 
+    def replies_dropped(self, name: str, user: str) -> None:
+        """Log that direct replies to a connection are dropped, because it does not read them."""
+
     def append_now(self, queue: Queue) -> None:
         """Append the queue's gathered messages, so that they count and can be taken."""
 

@@ -14,13 +14,14 @@ RabbitMQ allows.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import pamqp.frame
-from pamqp import base, commands
+from pamqp import base, commands, decode
 
 from leveret.model.errors import PeerError
+from leveret.wire.field_values import limited_table
 from leveret.wire.properties import UNREADABLE, SyntaxFault, shortstr
 
 FRAME_METHOD: Final = 1
@@ -31,6 +32,10 @@ FRAME_END: Final = 0xCE
 FRAME_END_OCTET: Final = b"\xce"
 FRAME_OVERHEAD: Final = 8
 FRAME_MIN_BYTES: Final = 4096
+VALUES_MAX: Final = 8192
+"""The most values in a table of a method's arguments: a frame of 128 KiB may hold 131,000, which take long."""
+QUOTED_BYTES_MAX: Final = 1024
+"""The most octets of a faulty frame that an error quotes; the log has the whole text, a reply 255 octets of it."""
 SENT_FRAME_BYTES_MAX: Final = 512 * 1024
 """A body is sent in frames of at most so many octets, also to a peer that takes longer ones."""
 FRAME_HEAD: Final = struct.Struct(">BHI")
@@ -127,10 +132,30 @@ def _decode(payload: bytes) -> base.Frame:
         raise UnknownMethod("{}.{}".format(*_METHOD.unpack_from(payload))) from None
     try:
         method: base.Frame = factory()
-        method.unmarshal(payload[4:])
+        _read_arguments(method, payload[4:])
     except UNREADABLE as error:
-        raise SyntaxFault(f"cannot decode <<{','.join(map(str, payload[4:]))}>>") from error
+        raise SyntaxFault(
+            f"cannot decode <<{','.join(map(str, payload[4 : 4 + QUOTED_BYTES_MAX]))}>>"
+        ) from error
     return method
+
+
+def _read_arguments(method: base.Frame, octets: bytes) -> None:
+    """Set the arguments of a method, as pamqp's `Frame.unmarshal` does, but with a limit for tables."""
+    bit: int | None = None
+    for name in method.__slots__:
+        kind = method.amqp_type(name)
+        if bit is not None and (kind != "bit" or bit == 8):
+            octets, bit = octets[1:], None
+        if kind == "bit":
+            bit = bit or 0
+            setattr(method, name, decode.bit(octets, bit)[1])
+            bit += 1
+            continue
+        read = partial(limited_table, values_max=VALUES_MAX) if kind == "table" else decode.METHODS[kind]
+        size, value = read(octets)
+        setattr(method, name, value)
+        octets = octets[size:]
 
 
 def split_publish(payload: bytes) -> tuple[bytes, bytes, int]:

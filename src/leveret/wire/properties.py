@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
 from pamqp import commands, exceptions, header
-from pamqp import decode as field_decoders
 
 from leveret.model.errors import PeerError
+from leveret.wire import field_values
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000
@@ -34,6 +33,8 @@ APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 TERMS: Final = EXPIRATION | PRIORITY
 """The properties that decide the lifetime and the order of a message."""
+
+field_values.use()
 
 UNREADABLE: Final = (
     struct.error,
@@ -66,24 +67,6 @@ _WIDTHS: Final = {
 }
 """The octets of each property; those of a short string and of a table follow from a length before them."""
 _LENGTH_BYTES: Final = {_SHORT: 1, _TABLE: 4}
-
-
-SECONDS_MAX: Final = 253_402_300_799
-"""The end of the year 9999; no datetime is later."""
-
-
-def _time(octets: bytes) -> tuple[int, datetime | int]:
-    """Decode a timestamp in a table: its size, and the time, as a number if no datetime can hold it.
-
-    pamqp takes a time after the year 2106 for milliseconds, and for one that is no year even so refuses the table.
-    """
-    if len(octets) < 8:
-        raise ValueError("a timestamp is cut short")
-    seconds = int.from_bytes(octets[:8], "big")
-    return 8, datetime.fromtimestamp(seconds, UTC) if seconds <= SECONDS_MAX else seconds
-
-
-field_decoders.TABLE_MAPPING[b"T"] = _time
 
 
 class SyntaxFault(PeerError):

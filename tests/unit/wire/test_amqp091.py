@@ -14,6 +14,7 @@ from pamqp import body, commands, header
 
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
+from leveret.wire import tables
 
 NAME = st.text("abc.-", max_size=20)
 SET = NAME.filter(bool)
@@ -211,6 +212,34 @@ def test_garbage_as_a_content_header_is_refused_or_read(payload: bytes) -> None:
 def test_an_unknown_method_is_named_by_its_numbers() -> None:
     with pytest.raises(wire.UnknownMethod, match=r"60\.255"):
         wire.decode_method(b"\x00\x3c\x00\xff")
+
+
+def test_a_method_with_too_many_arguments_is_refused() -> None:
+    for count in (wire.VALUES_MAX - 1, wire.VALUES_MAX):
+        table = tables.join({b"a": tables.array([b"V"] * count)})
+        payload = b"\x00\x32\x00\x0a\x00\x00\x01q\x02" + tables.table_value(table)[1:]
+        if count < wire.VALUES_MAX:
+            method = wire.decode_method(payload)
+            assert isinstance(method, commands.Queue.Declare)
+            assert (method.durable, method.exclusive, method.arguments) == (
+                True,
+                False,
+                {"a": [None] * count},
+            )
+        else:
+            with pytest.raises(props.SyntaxFault) as refused:
+                wire.decode_method(payload)
+            assert len(str(refused.value)) < 5 * wire.QUOTED_BYTES_MAX, "it is written to the log"
+
+
+@pytest.mark.filterwarnings("ignore:This command is deprecated:DeprecationWarning")
+@given(st.sampled_from(sorted(commands.INDEX_MAPPING)), st.binary(max_size=64))
+def test_a_method_is_what_pamqp_reads(index: int, arguments: bytes) -> None:
+    read, expected = commands.INDEX_MAPPING[index](), commands.INDEX_MAPPING[index]()
+    with suppress(*props.UNREADABLE):
+        expected.unmarshal(arguments)
+        read = wire.decode_method(index.to_bytes(4, "big") + arguments)
+        assert dict(read) == dict(expected)
 
 
 @pytest.mark.parametrize("depth", [900, 10_000])

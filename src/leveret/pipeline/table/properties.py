@@ -19,6 +19,7 @@ from pamqp import decode
 from leveret.pipeline.table.columns import MESSAGES
 from leveret.wire import properties as props
 from leveret.wire import tables
+from leveret.wire.field_values import SECONDS_MAX
 from leveret.wire.properties import UNREADABLE, SyntaxFault
 from leveret.wire.record import content_header
 
@@ -54,7 +55,7 @@ def _number(octets: bytes) -> int:
 def _seconds(octets: bytes) -> datetime | None:
     seconds = int.from_bytes(octets, "big")
     # Beyond that, Python and Spark have no time: some applications write milliseconds.
-    return datetime.fromtimestamp(seconds, UTC) if seconds <= props.SECONDS_MAX else None
+    return datetime.fromtimestamp(seconds, UTC) if seconds <= SECONDS_MAX else None
 
 
 def _headers(table: bytes) -> list[tuple[str, dict[str, Any]]] | None:

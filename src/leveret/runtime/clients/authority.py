@@ -158,6 +158,7 @@ class AmqpHost:
         self.clock_ms = engine.clock_ms
         self.unique_id = unique_id
         self.channel_failed = connection_log.channel_failed
+        self.replies_dropped = connection_log.replies_dropped
 
 
 class SchemaHost:

@@ -4,6 +4,7 @@
     login_refused user=app reason="invalid credentials"
     connection_authenticated name=... user=app vhost=/
     channel_closed name=... user=app channel=1 operation=queue.declare reason="PRECONDITION_FAILED - ..."
+    direct_replies_dropped name=... user=app reason="the client does not read them"
     connection_closed name=... user=app vhost=/ reason=client_closed
 
 Regular events have the level `info`, failures `warning`. The setting `log.connection.level` applies to these lines.
@@ -41,6 +42,11 @@ def channel_failed(name: str, user: str, number: int, operation: str, text: str)
         operation,
         text,
     )
+
+
+def replies_dropped(name: str, user: str) -> None:
+    """Replies to `amq.rabbitmq.reply-to` of a client are dropped, until it reads."""
+    logger.warning("direct_replies_dropped name=%s user=%s reason=the client does not read them", name, user)
 
 
 def closed(name: str, user: str, vhost: str, reason: str, *, is_trouble: bool = False) -> None:

@@ -180,6 +180,13 @@ class ChannelBase(DeliveryChannel):
             self.has_got = True
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """The octets of the message whose frames are arriving, and of the messages of an uncommitted transaction."""
+        arriving = 0 if self.incoming is None else self.incoming.body.tell()
+        publishes = () if self.transaction is None else self.transaction.publishes
+        return arriving + sum(len(body) for _, messages in publishes for body in messages.bodies)
+
     def deliveries(self) -> Iterator[Unacked]:
         """All unsettled deliveries, also those that a transaction will settle."""
         yield from self.unacked

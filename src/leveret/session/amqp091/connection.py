@@ -44,6 +44,12 @@ REFUSED_TIMEOUT_MS: Final = 3_000
 """The same after a refused login, as in RabbitMQ."""
 DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most octets dropped during a close: many times more than can be in flight."""
+UNDER_WAY_BYTES_MAX: Final = 1024 * 1024
+"""The octets of begun messages that a connection may send on while an alarm is in effect, so that small ones end.
+
+For all its channels together: each may have begun a message of `max_message_size`."""
+UNFINISHED_TIMEOUT_MS: Final = 60_000
+"""The longest time of a memory alarm for a connection that has more than that in unfinished messages."""
 CHANNEL_ECHO_MS: Final = 1_000
 """The time in which frames of a channel may follow its close."""
 FLOW_SHOWN_MS: Final = 5_000
@@ -51,6 +57,8 @@ FLOW_SHOWN_MS: Final = 5_000
 _BASIC: Final = b"\0\x3c"
 """The class id of the methods that carry messages."""
 _FRAMES_OF_A_METHOD: Final = 4
+FRAME_BYTES: Final = 128
+"""A method that is longer than this counts for more, because its tables may have a value in each octet."""
 _ACK_BYTES: Final = 13
 _ACK_FRAME_BYTES: Final = _ACK_BYTES + wire.FRAME_OVERHEAD
 _ACK_HEAD_BYTES: Final = FRAME_HEAD_BYTES + len(wire.BASIC_ACK)
@@ -116,6 +124,8 @@ class ClientConnection(ConnectionBase):
         self._dropped_bytes = 0
         self._channels_closed_at_ms: dict[int, int] = {}
         self._in_flow_at_ms: int | None = None
+        self._under_way_bytes = UNDER_WAY_BYTES_MAX
+        self._alarm_since_ms: int | None = None
         self._idle_mark = -1
 
     # -- octets in ----------------------------------------------------------------------------
@@ -202,16 +212,21 @@ class ClientConnection(ConnectionBase):
         if self.out_bytes >= OUT_BYTES_MAX:
             self.blocked_reason = BlockedReason.OUTPUT
             return True
-        alarms = self.host.alarms.active
-        if (
-            not alarms
-            or not self.waits_for_alarms
-            or not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES)
-        ):
+        if not self.host.alarms.active or not self.waits_for_alarms:
+            self._under_way_bytes = UNDER_WAY_BYTES_MAX
+            return False
+        if not self._waits_for_end_of_alarm(data, position):
             return False
         self.blocked_reason = BlockedReason.ALARM
         self.notify_blocked()
         return True
+
+    def _waits_for_end_of_alarm(self, data: bytes, position: int) -> bool:
+        """Whether the frame begins a message, or goes on with one beyond what a connection may send in an alarm."""
+        kind, _, size = wire.FRAME_HEAD.unpack_from(data, position)
+        if kind == wire.FRAME_METHOD:
+            return data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES)
+        return kind in (wire.FRAME_HEADER, wire.FRAME_BODY) and size > self._under_way_bytes
 
     def notify_blocked(self) -> None:
         """Tell the client once that alarms block its publishes, if it can understand that."""
@@ -247,6 +262,8 @@ class ClientConnection(ConnectionBase):
             # Opening or declaring something takes longer than a part of a message, or an ack.
             of_messages = kind != wire.FRAME_METHOD or data.startswith(_BASIC, position + FRAME_HEAD_BYTES)
             self.take_turn(1 if of_messages else _FRAMES_OF_A_METHOD)
+            if kind == wire.FRAME_METHOD:
+                self.take_turn(size // FRAME_BYTES)
             # RabbitMQ's FRAME_SIZE_FUDGE: accept clients that take frame-max for the payload's size.
             if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
@@ -266,6 +283,7 @@ class ClientConnection(ConnectionBase):
                 if behind != position:
                     position = behind
                     continue
+            self._under_way_bytes -= size
             try:
                 if size < _LARGE_BYTES or not self._take_large(data, position, stop):
                     self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
@@ -342,7 +360,7 @@ class ClientConnection(ConnectionBase):
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == wire.FRAME_HEARTBEAT:
             if number:
-                raise Fault(505, f"type 8, all octets = {binary(payload)}")
+                raise Fault(505, f"type 8, all octets = {binary(payload[: wire.QUOTED_BYTES_MAX])}")
             return
         if self.state is AmqpState.CLOSING:
             if payload[:4] == wire.CONNECTION_CLOSE_OK:
@@ -524,7 +542,8 @@ class ClientConnection(ConnectionBase):
 
     def resume(self) -> None:
         """Serve its consumers at the next flush, because the socket takes octets again."""
-        self.is_paused = self.is_throttled = False
+        self.is_paused = self.is_throttled = self.drops_replies = False
+        self.unread_replies_bytes = 0
         for channel in self.channels.values():
             channel.wake_consumers()
 
@@ -598,7 +617,8 @@ class ClientConnection(ConnectionBase):
                 channel.tick(now_ms)
             except LeveretError as error:
                 self.fail(error, number, 0)
-        if not self.heartbeat_ms:
+        self._give_up_unfinished(now_ms)
+        if not self.heartbeat_ms or self.state is not AmqpState.OPEN:
             return
         if self.is_reading and now_ms - self._received_at_ms > 2 * self.heartbeat_ms:
             self.end_reason = f"missed heartbeats from client, timeout: {self.heartbeat_ms // 1000}s"
@@ -609,6 +629,24 @@ class ClientConnection(ConnectionBase):
         elif now_ms - self._sent_at_ms >= self.heartbeat_ms // 2:
             self.send(wire.HEARTBEAT)
             self._idle_mark, self._sent_at_ms = self.sent_bytes, now_ms
+
+    def _give_up_unfinished(self, now_ms: int) -> None:
+        """End the connection if a lasting memory alarm may be due to its own unfinished messages.
+
+        These end in an alarm only if they are small, so it could last for as long as the client stays. Nor is its end
+        known while its socket is not read. The client publishes them again, because they are not confirmed.
+        """
+        if not self.host.alarms.mem_alarm:
+            self._alarm_since_ms = None
+        elif self._alarm_since_ms is None:
+            self._alarm_since_ms = now_ms
+        elif now_ms - self._alarm_since_ms >= UNFINISHED_TIMEOUT_MS:
+            self._alarm_since_ms = now_ms
+            unfinished_bytes = sum(channel.unfinished_bytes for channel in self.channels.values())
+            if unfinished_bytes > UNDER_WAY_BYTES_MAX:
+                self.force_close(
+                    f"memory alarm: {unfinished_bytes} bytes of unfinished messages and transactions wait for its end"
+                )
 
     def _tick_before_or_after(self, now_ms: int) -> None:
         """End a handshake, or a close, that takes too long."""

@@ -35,6 +35,8 @@ class ConnectionBase(ABC):
         waits_for_definitions: whether `out` must wait until the records of the next flush are durable.
         is_paused: whether the socket takes no octets for now.
         is_throttled: whether deliveries stopped because `out` was full; `resume` continues them.
+        unread_replies_bytes: the octets of direct replies since the socket stopped to take octets.
+        drops_replies: whether further ones were dropped since then.
         blocked_reason: the event that further frames wait for, None for none.
         is_traced: whether its messages are copied to amq.rabbitmq.trace if its vhost is traced.
         tls: the TLS parameters and certificate, None without TLS.
@@ -67,6 +69,8 @@ class ConnectionBase(ABC):
         self.waits_for_definitions = False
         self.is_paused = False
         self.is_throttled = False
+        self.unread_replies_bytes = 0
+        self.drops_replies = False
         self.blocked_reason: BlockedReason | None = None
         self.frames_left: int | None = None
         self.wake: Callable[[], None] = _do_nothing

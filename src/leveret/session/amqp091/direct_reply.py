@@ -2,7 +2,8 @@
 
 A client consumes from the pseudo-queue, without acknowledgements, and publishes requests with its name as `reply-to`;
 the node replaces it by a name that leads back to the channel. A reply to that name on the default exchange is
-delivered at once, or never: no reply is stored.
+delivered at once, or never: no reply is stored. Its sender does not wait for the client, which other clients of the
+sender would have to pay for; so replies that a client does not read are dropped once they take too much memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from leveret.wire import properties as props
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{REPLY_TO}."
 _REPLY_TO: Final = REPLY_TO.encode()
+UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A connection whose socket has taken nothing for so many octets of replies gets no further one before it does."""
 NODE_MAX: Final = 200
 """The longest name of a node to which other nodes find the way."""
 
@@ -41,11 +44,26 @@ class ReplyConsumer:
         if self._is_closed:
             # A transaction may end long after the requester left.
             return
+        connection = channel.connection
+        if connection.unread_replies_bytes >= UNREAD_BYTES_MAX:
+            self._drop(messages)
+            return
         first = channel.next_tag
         channel.next_tag += len(messages)
         channel.counters.deliver_no_ack += len(messages)
-        channel.connection.counters.deliver_no_ack += len(messages)
-        channel.connection.send(delivery_frames(channel, self._heads, messages, first, False))
+        connection.counters.deliver_no_ack += len(messages)
+        frames = delivery_frames(channel, self._heads, messages, first, False)
+        if connection.is_paused:
+            connection.unread_replies_bytes += len(frames)
+        connection.send(frames)
+
+    def _drop(self, messages: Messages) -> None:
+        """Drop replies; the log names the client once, until its socket takes octets again."""
+        connection = self.channel.connection
+        connection.counters.drop_unroutable += len(messages)
+        if not connection.drops_replies:
+            connection.drops_replies = True
+            connection.host.replies_dropped(connection.peer, connection.user or "")
 
     def close(self) -> None:
         """Unregister the consumer."""

@@ -31,7 +31,13 @@ from leveret.session.amqp091.destinations import Destination, PublishRoute, Shap
 from leveret.session.amqp091.direct_reply import REPLY_TO, with_reply_name
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
-from leveret.session.amqp091.routing import Resolved, find_targets, is_expiration, resolve
+from leveret.session.amqp091.routing import (
+    HEADER_BYTES_OF_A_FRAME,
+    Resolved,
+    find_targets,
+    is_expiration,
+    resolve,
+)
 from leveret.session.amqp091.settling import answered_at_end
 from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
@@ -48,6 +54,8 @@ NAMED_BYTES_MAX: Final = 256
 """The most octets of the headers by which a destination is known."""
 ROUTES_OF_NODE_MAX: Final = 100_000
 """The most routes and destinations of all connections; each takes up to a kilobyte."""
+LARGE_HEADER_BYTES: Final = 4096
+"""A longer header counts for the turn, however regular its message: its check takes 0.1 us an octet."""
 QUEUES_A_TURN: Final = 8
 """The number of queues of a wide destination that get messages with one flush. A new log takes 0.2 to 0.6 ms."""
 _MANDATORY: Final = 1
@@ -192,6 +200,7 @@ class Publisher:
                 or next_body(data, header_end) != (route.body_head, body_size)
                 or size + body_size > content_max
                 or not body_size
+                or (size > LARGE_HEADER_BYTES and self._connection.is_turn_over)
             ):
                 break
             header = data[header_at + 3 : header_end]
@@ -232,6 +241,8 @@ class Publisher:
                         break
                 if traits is not destination.traits and not self._turn_to(destination, traits):
                     break
+                if size > LARGE_HEADER_BYTES and header != last_header:
+                    self._connection.take_turn(size // HEADER_BYTES_OF_A_FRAME)
                 current = destination
                 last_header, last_route, alike_count = header, route, 1
             count += 1

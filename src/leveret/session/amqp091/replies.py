@@ -6,7 +6,7 @@ from typing import Final
 
 from leveret.core.rules.erlang_terms import binary
 from leveret.model import errors
-from leveret.wire.amqp091 import FrameError, UnknownMethod
+from leveret.wire.amqp091 import QUOTED_BYTES_MAX, FrameError, UnknownMethod
 from leveret.wire.properties import SyntaxFault
 
 NAMES: Final = {
@@ -56,7 +56,7 @@ class Fault(errors.LeveretError):
 
 def broken_frame(kind: int, octets: bytes, why: str) -> Fault:
     """The error for an impossible frame, in RabbitMQ's words (501)."""
-    return Fault(501, f"type {kind}, all octets = {binary(octets)}: {why}")
+    return Fault(501, f"type {kind}, all octets = {binary(octets[:QUOTED_BYTES_MAX])}: {why}")
 
 
 def code_of(error: errors.LeveretError) -> int:

@@ -26,6 +26,8 @@ _BINDINGS_OF_A_FRAME: Final = 8
 """To compare a message with so many bindings takes as long as a frame."""
 _KEYS_OF_A_FRAME: Final = 4
 """So does it to look up so many routing keys."""
+HEADER_BYTES_OF_A_FRAME: Final = 128
+"""So does it to decode so many octets of headers, of which each may be a value."""
 _FIELD_TYPES: Final = {
     b"S": "longstr",
     b"F": "table",
@@ -103,7 +105,9 @@ def find_targets(channel: ChannelBase, exchange: str, keys: list[bytes], header:
     key, *copies = map(_text, keys)
     queues = broker.route(vhost, exchange, key, headers.read, copies)
     connection.take_turn(
-        (topology.looked_at - before) // _BINDINGS_OF_A_FRAME + len(keys) // _KEYS_OF_A_FRAME
+        (topology.looked_at - before) // _BINDINGS_OF_A_FRAME
+        + len(keys) // _KEYS_OF_A_FRAME
+        + (len(header) // HEADER_BYTES_OF_A_FRAME if headers.asked else 0)
     )
     replies: tuple[DirectReply, ...] = ()
     if not exchange:

@@ -48,6 +48,7 @@ class FakeNode:
         self.ids = 0
         self.time_of_day_ms = 0
         self.failed_channels: list[tuple[str, str, int, str, str]] = []
+        self.deaf: list[tuple[str, str]] = []
         for entity in (
             d.Vhost(name="/"),
             d.User(name="guest", password_hash=""),
@@ -70,6 +71,9 @@ class FakeNode:
 
     def channel_failed(self, name: str, user: str, number: int, operation: str, text: str) -> None:
         self.failed_channels.append((name, user, number, operation, text))
+
+    def replies_dropped(self, name: str, user: str) -> None:
+        self.deaf.append((name, user))
 
     def clock_ms(self) -> int:
         return self.time_of_day_ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pamqp import commands
 
@@ -9,8 +11,10 @@ from leveret.core.broker.alarms import Watermark
 from leveret.core.broker.deferred_work import AT_ONCE
 from leveret.model.definitions import Binding
 from leveret.session.amqp091 import connection as module
+from leveret.session.amqp091 import publishing
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.wire.amqp091 import HEARTBEAT
 from tests.unit.session.amqp091.fakes import FakeNode, connect, frame, publish, take
 
 ALARMED, CALM = Watermark(ratio=0.0), Watermark()
@@ -81,6 +85,63 @@ def test_a_message_under_way_when_the_alarm_begins_is_taken() -> None:
     one.node.alarms.set_memory(ALARMED)
     one.session.receive(body + method, 1)
     assert (one.session.blocked_reason, one.stored()) == (BlockedReason.ALARM, 1)
+
+
+def test_messages_under_way_on_all_channels_take_only_so_much_memory_in_an_alarm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each channel may have begun a message of 128 MiB before the alarm."""
+    monkeypatch.setattr(module, "UNDER_WAY_BYTES_MAX", 1000)
+    one, channels = Alarmed(), range(2, 12)
+    one.node.alarms.set_memory(CALM)
+    method, header, *bodies = zip(
+        *(publish(b"." * 300, channel=each, steps=(100, 200)) for each in channels), strict=True
+    )
+    one.session.receive(b"".join(frame(commands.Channel.Open(), each) for each in channels), 0)
+    one.session.receive(b"".join([*method, *header]), 0)
+    one.node.alarms.set_memory(ALARMED)
+    one.session.receive(b"".join(octets for parts in bodies for octets in parts), 1)
+    assert one.session.blocked_reason is BlockedReason.ALARM
+    held = sum(each.incoming.body.tell() for each in one.session.channels.values() if each.incoming)
+    assert (held, one.stored()) == (900, 0), "the last header counts, too"
+    one.node.alarms.set_memory(CALM)
+    assert one.gone_on() is None
+    assert one.stored() == len(channels)
+
+
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_a_memory_alarm_does_not_last_for_as_long_as_a_client_leaves_its_messages_unfinished(
+    is_transaction: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that had sent half of a message on each of 60 channels held the alarm for ever, also after its end."""
+    monkeypatch.setattr(module, "UNDER_WAY_BYTES_MAX", 50)
+    one = Alarmed()
+    one.node.alarms.set_memory(CALM)
+    if is_transaction:
+        one.session.receive(frame(commands.Tx.Select()), 0)
+        one.session.receive(b"".join(publish(b"." * 100)), 0)
+    else:
+        one.session.receive(b"".join(publish(b"." * 200, steps=(100, 100))[:3]), 0)
+    assert one.session.channels[1].unfinished_bytes == 100
+    one.node.alarms.set_memory(ALARMED)
+    states = []
+    for now_ms in (1000, 1000 + module.UNFINISHED_TIMEOUT_MS - 1, 1000 + module.UNFINISHED_TIMEOUT_MS):
+        one.session.receive(HEARTBEAT, now_ms)
+        one.session.tick(now_ms)
+        states.append(one.session.state)
+    assert states == [AmqpState.OPEN, AmqpState.OPEN, AmqpState.CLOSING]
+    [*_, (_, close)] = take(one.session)
+    assert (close.reply_code, "memory alarm: 100 bytes" in close.reply_text) == (320, True)
+    assert not one.session.channels
+
+
+def test_a_client_without_unfinished_messages_waits_for_any_alarms_end() -> None:
+    one = Alarmed()
+    one.session.heartbeat_ms = 0
+    one.session.receive(b"".join(publish(b"1")), 0)
+    for minute in range(100):
+        one.session.tick(minute * 60_000)
+    assert (one.session.state, one.session.blocked_reason) == (AmqpState.OPEN, BlockedReason.ALARM)
 
 
 def test_a_blocked_connection_can_be_closed() -> None:
@@ -158,6 +219,47 @@ def test_what_comes_while_others_have_their_turn_is_taken_behind_the_rest() -> N
         commands.Queue.DeleteOk,
     ]
     assert set(node.broker.queues) == {("/", "b")}
+
+
+def test_of_methods_with_large_tables_few_are_taken_in_a_row() -> None:
+    """One of 128 KiB may hold 131,000 values, and a read four of them."""
+    session = connect(FakeNode(), 1)
+    session.turn_frames = 20
+    arguments: dict[str, Any] = {"x": "." * 20 * module.FRAME_BYTES}
+    session.receive(
+        b"".join(frame(commands.Queue.Declare(queue=name, arguments=arguments)) for name in "abc"), 0
+    )
+    counts = []
+    while session.blocked_reason is BlockedReason.TURN:
+        counts.append(len(take(session)))
+        session.go_on(1)
+    assert [*counts, len(take(session))] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("exchange", ["", "amq.headers"])
+def test_of_messages_with_large_headers_few_are_taken_in_a_row(
+    exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "LARGE_HEADER_BYTES", 500)
+    node = FakeNode()
+    session = connect(node, 1)
+    session.turn_frames = 10
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    node.broker.bind(Binding(vhost="/", source="amq.headers", destination="q", arguments={"n": 1}))
+    headers = {"n": 1, "x": "." * 10 * module.FRAME_BYTES}
+    octets = [
+        part
+        for number in range(5)
+        for part in publish(b"%d" % number, "q", exchange, headers=headers | {"m": number})
+    ]
+    session.receive(b"".join(octets), 0)
+    turns = 1
+    while session.blocked_reason is BlockedReason.TURN:
+        session.go_on(1)
+        turns += 1
+    assert turns >= 5
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"%d" % number for number in range(5)]
 
 
 @pytest.mark.parametrize("is_regular", [True, False])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.model import definitions as d
+from leveret.session.amqp091 import direct_reply
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
@@ -473,6 +474,29 @@ def test_a_reply_is_no_queue_for_a_mandatory_message_and_a_copy_may_be_one() -> 
     assert sent == [*reply, (1, b"1"), *returned, *reply, (1, b"2")]
     node.flush(session)
     assert node.queue("q").ready_count == 1
+
+
+def test_replies_that_a_client_does_not_read_take_only_so_much_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(direct_reply, "UNREAD_BYTES_MAX", 1000)
+    node = FakeNode()
+    asking, answering = connect(node, 1), connect(node, 1)
+    asking.receive(frame(commands.Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True)), 0)
+    take(asking)
+    [name] = node.broker.direct_replies
+
+    def replies(count: int) -> int:
+        for _ in range(count):
+            answering.receive(b"".join(publish(b"." * 100, name)), 0)
+        return sum(isinstance(each, bytes) for _, each in take(asking))
+
+    assert replies(20) == 20
+    asking.is_paused = True
+    assert replies(20) == 5
+    assert (node.deaf, node.broker.counters.drop_unroutable) == ([("test", "guest")], 15)
+    asking.resume()
+    assert replies(20) == 20
 
 
 HEADERS = st.fixed_dictionaries(
