@@ -30,7 +30,7 @@ from leveret.management.rates.rates import Rates
 from leveret.management.request.auth import Requester, Requirement, Unauthorised, identify
 from leveret.management.request.conditions import check_conditions, entity_tag
 from leveret.management.request.leadership import need_serving
-from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
+from leveret.management.request.other_nodes import JSON_BYTES_MAX, UNREACHABLE, ClusterRequest, pass_on
 from leveret.management.request.paged_lists import Listing, Row, list_reply, object_reply, plain_reply
 from leveret.management.request.replies import READS, BadRequest, error_reply, refusal_reply
 from leveret.management.request.single_node import cluster_of
@@ -55,9 +55,11 @@ T = TypeVar("T")
 class Call(ClusterRequest):
     """A request of an identified caller."""
 
-    def __init__(self, request: Request, caller: Requester) -> None:
+    def __init__(self, request: Request, caller: Requester, *, takes_documents: bool) -> None:
         self.node: ManagedNode = request.app.state.node
         limit = self.node.config.management.body_bytes_max
+        if not takes_documents:
+            limit = min(limit, JSON_BYTES_MAX)
         super().__init__(request, caller, cluster_of(self.node), body_bytes_max=limit)
         self.query: QueryParams = request.query_params
         self.broker: Broker = self.node.broker
@@ -258,6 +260,7 @@ def resource(
     defines: bool = True,
     place: Place | None = None,
     is_download: bool = False,
+    takes_documents: bool = False,
     **handlers: Handler,
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
@@ -268,9 +271,10 @@ def resource(
     In a cluster, `place` chooses the node that answers. Unless `defines` is False, the handler of a changing method
     is called while this node holds the definitions lock.
 
-    `is_download` is for files of a browser: credentials may be in the query.
+    `is_download` is for files of a browser: credentials may be in the query. With `takes_documents`, a body may be as
+    large as the settings allow, and the handler decodes it in short steps.
     """
-    rule = _Rule(on_followers, defines, place, is_download)
+    rule = _Rule(on_followers, defines, place, is_download, takes_documents)
     if "GET" in handlers:
         handlers = {"HEAD": handlers["GET"], **handlers}
     allow = ", ".join([*handlers, "OPTIONS"])
@@ -314,6 +318,7 @@ class _Rule(NamedTuple):
     defines: bool
     place: Place | None
     is_download: bool
+    takes_documents: bool
 
 
 async def _answer(handler: Handler, request: Request, need: Requirement, rule: _Rule) -> Response:
@@ -325,7 +330,7 @@ async def _answer(handler: Handler, request: Request, need: Requirement, rule: _
         caller.require(need)
         if changes and not rule.on_followers:
             need_serving(caller.node)
-        call = Call(request, caller)
+        call = Call(request, caller, takes_documents=rule.takes_documents)
         in_cluster = call.cluster.is_member
         answer = _in_cluster(handler, call, rule, changes=changes) if in_cluster else handler(call)
         if changes and not rule.on_followers:

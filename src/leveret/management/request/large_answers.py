@@ -1,8 +1,10 @@
-"""One bound for all large answers that are made, or that wait for clients that do not read them.
+"""One bound for the bodies of all requests, and all large answers that are made, or that wait for clients.
 
 An answer goes to its client in parts, and the next part waits until the client has read; so the whole of it is in
 memory until then. A large answer whose size is known beforehand is refused while the others hold too much. A list of
-messages ends earlier, or is refused before it takes a message. The operator, who has a socket of its own, gets all.
+messages ends earlier, or is refused before it takes a message. The body of a request is in memory while it arrives and
+until the answer is sent; a large one is refused where it would exceed the bound. The operator, who has a socket of its
+own, gets all.
 """
 
 from __future__ import annotations
@@ -17,12 +19,16 @@ from leveret.management.request.auth import OPERATOR_SCOPE
 from leveret.management.request.replies import READS, BadRequest, error_reply
 
 HELD_BYTES_MAX: Final = 128 * 1024 * 1024
-"""The most octets that all large answers hold together; one may exceed it by its last message."""
+"""The most octets that all bodies and large answers hold together; one answer may exceed it by its last message."""
 PART_BYTES: Final = 256 * 1024
-"""The octets that are sent at once. An answer up to this size is small."""
+"""The octets that are sent at once. An answer, or a body, up to this size is small."""
 _SCOPE: Final = "leveret.answer"
 NO_ROOM: Final = (
     "answers that their clients have not read yet hold too much memory: ask again later, or for less at once"
+)
+_NO_ROOM_FOR_BODY: Final = (
+    "bodies of requests, and answers that their clients have not read yet, hold too much memory: "
+    "send the request again later"
 )
 
 
@@ -30,7 +36,7 @@ class LargeAnswers:
     """The middleware; see the module.
 
     Attributes:
-        held: the octets of the answers that are made, or not read.
+        held: the octets of the bodies, and of the answers that are made, or not read.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -65,20 +71,21 @@ class LargeAnswers:
         try:
             await self._app({**scope, _SCOPE: answer}, receive, send_in_parts)
         finally:
-            self.held -= answer.octets
+            self.held -= answer.octets + answer.body_octets
 
 
 class HeldAnswer:
-    """One answer, while it is made and until its client has read it.
+    """One answer, while it is made and until its client has read it; before that, the body of its request arrives.
 
     Attributes:
         octets: its size so far.
+        body_octets: the size of the body so far.
     """
 
     def __init__(self, answers: LargeAnswers, *, is_operators: bool = False) -> None:
         self._answers = answers
         self._is_operators = is_operators
-        self.octets = 0
+        self.octets = self.body_octets = 0
 
     @property
     def has_room(self) -> bool:
@@ -93,6 +100,11 @@ class HeldAnswer:
     def add(self, octets: int) -> None:
         """Count more octets of it."""
         self.octets += octets
+        self._answers.held += octets
+
+    def add_to_body(self, octets: int) -> None:
+        """Count more octets of the request's body."""
+        self.body_octets += octets
         self._answers.held += octets
 
 
@@ -110,6 +122,19 @@ def need_room(request: Request) -> None:
     """
     if not answer_to(request).has_room:
         raise BadRequest("unavailable", NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def hold_body(request: Request, octets: int) -> None:
+    """Count further octets of the body of a request that came through the middleware.
+
+    Raises:
+        BadRequest: there is no room for them, with the status 503.
+    """
+    answer = answer_to(request)
+    is_small = answer.body_octets + octets <= PART_BYTES
+    if not is_small and not answer.has_room:
+        raise BadRequest("unavailable", _NO_ROOM_FOR_BODY, HTTPStatus.SERVICE_UNAVAILABLE)
+    answer.add_to_body(octets)
 
 
 def _announced(message: Message) -> int:

@@ -163,12 +163,18 @@ async def _section(call: Call, entities: Iterable[AnyEntity], without: str) -> b
 
 ROUTES = [
     resource(
-        "/api/definitions", need=Requirement.ADMINISTRATOR, is_download=True, GET=show_all, POST=put_all
+        "/api/definitions",
+        need=Requirement.ADMINISTRATOR,
+        is_download=True,
+        takes_documents=True,
+        GET=show_all,
+        POST=put_all,
     ),
     resource(
         "/api/definitions/{vhost}",
         need=Requirement.ADMINISTRATOR,
         is_download=True,
+        takes_documents=True,
         GET=show_vhost,
         POST=put_vhost,
     ),

@@ -13,15 +13,22 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
-from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_definitions_lock
+from leveret.management.request.call import (
+    NAME_BYTES_MAX,
+    Call,
+    json_errors,
+    resource,
+    with_definitions_lock,
+)
 from leveret.management.request.large_answers import answer_to, need_room
 from leveret.management.request.leadership import need_serving
-from leveret.management.request.other_nodes import pass_on
+from leveret.management.request.other_nodes import JSON_BYTES_MAX, pass_on
 from leveret.management.request.places import at_leader, leader_elsewhere, need_led_here
 from leveret.management.request.replies import BadRequest, json_reply, octets_reply
 from leveret.management.views.message_view import Properties, header_of, message_json
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
+from leveret.model.foreign_json import decode_json, decoded
 from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.session.amqp091.replies import code_of, reply_text
 from leveret.session.ingest import ApiClient
@@ -32,6 +39,7 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 _DIGITS: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _ALIVE: Final = "aliveness-test"
 _DECIDE_TIMEOUT_S: Final = 30.0
+_ABSENT: Final = msgspec.Raw()
 
 
 class PublishBody(msgspec.Struct):
@@ -41,6 +49,15 @@ class PublishBody(msgspec.Struct):
     properties: Properties
     payload: str
     payload_encoding: Literal["string", "base64"]
+
+
+class _PublishFields(msgspec.Struct):
+    """The same, while its fields are octets. Only a text may be large: it is decoded in one short step."""
+
+    routing_key: msgspec.Raw = _ABSENT
+    properties: msgspec.Raw = _ABSENT
+    payload: msgspec.Raw = _ABSENT
+    payload_encoding: msgspec.Raw = _ABSENT
 
 
 class GetBody(msgspec.Struct):
@@ -63,7 +80,7 @@ class GetBody(msgspec.Struct):
 async def publish(call: Call) -> Response:
     """Publish one message, and answer once it is as safe as a confirmed one."""
     vhost, exchange = call.vhost(), call.exchange_name()
-    wanted = await call.body(PublishBody)
+    wanted = _wanted(await call.octets() or b"{}")
     body = _payload(wanted)
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
@@ -218,6 +235,26 @@ def _api_client(call: Call, vhost: str) -> ApiClient:
     return call.node.api_client(None if call.caller.is_operator else call.caller.name, vhost)
 
 
+def _wanted(octets: bytes) -> PublishBody:
+    """The body that publishes.
+
+    Raises:
+        InvalidCommand: it is no JSON, or a field, which the text names, is missing, malformed or too large.
+    """
+    given: dict[str, Any] = {}
+    with json_errors():
+        fields = decoded(msgspec.json.decode, octets, _PublishFields)
+        for name in fields.__struct_fields__:
+            text = bytes(getattr(fields, name))
+            if len(text) > JSON_BYTES_MAX and not text.startswith(b'"'):
+                raise InvalidCommand(
+                    f"{name} should be at most {JSON_BYTES_MAX} bytes, actually was {len(text)}"
+                )
+            if text:
+                given[name] = decode_json(text, Any)
+        return msgspec.convert(given, PublishBody, strict=False)
+
+
 def _payload(message: PublishBody) -> bytes:
     if message.payload_encoding == "string":
         return message.payload.encode()
@@ -234,7 +271,7 @@ def _amqp_text(error: LeveretError) -> str:
 
 
 ROUTES = [
-    resource("/api/exchanges/{vhost}/{name}/publish", defines=False, POST=publish),
+    resource("/api/exchanges/{vhost}/{name}/publish", defines=False, takes_documents=True, POST=publish),
     resource("/api/queues/{vhost}/{name}/get", defines=False, place=_at_leader, POST=get),
     resource("/api/aliveness-test/{vhost}", place=_at_aliveness, GET=check_alive),
 ]

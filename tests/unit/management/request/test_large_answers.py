@@ -15,7 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from leveret.management.request import large_answers
 from leveret.management.request.auth import OPERATOR_SCOPE
-from leveret.management.request.large_answers import PART_BYTES, LargeAnswers, answer_to
+from leveret.management.request.large_answers import PART_BYTES, LargeAnswers, answer_to, hold_body
+from leveret.management.request.replies import BadRequest
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -109,6 +110,42 @@ async def test_a_body_goes_in_parts_and_the_next_waits_for_the_client() -> None:
     async with unread(answers, asked()) as [reader]:
         assert reader.parts == [PART_BYTES]
     assert reader.parts == [PART_BYTES, PART_BYTES, 5]
+
+
+@pytest.mark.parametrize(
+    ("scope", "octets", "fits"),
+    [
+        (asked("POST"), PART_BYTES + 1, False),
+        (asked("POST"), PART_BYTES, True),
+        (asked("POST", is_operator=True), PART_BYTES + 1, True),
+    ],
+    ids=["large", "small", "the operator's"],
+)
+async def test_bodies_that_arrive_slowly_hold_only_so_much_together(
+    scope: Scope, octets: int, fits: bool
+) -> None:
+    """Twenty bodies of 20 MB each took 400 MB, for as long as their client chose."""
+    arriving = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        hold_body(Request(scope), scope["octets"])
+        await arriving.wait()
+
+    bodies = LargeAnswers(app)
+
+    def request(scope: Scope, octets: int) -> asyncio.Task[None]:
+        return asyncio.create_task(bodies({**scope, "octets": octets}, receive, Reader().take))
+
+    others = [request(asked("POST"), BOUND // 2) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert bodies.held == BOUND
+    one = request(scope, octets)
+    await asyncio.sleep(0)
+    assert one.done() is not fits
+    arriving.set()
+    [found, *_] = await asyncio.gather(one, *others, return_exceptions=True)
+    assert isinstance(found, BadRequest) is not fits
+    assert bodies.held == 0
 
 
 async def test_a_failed_answer_holds_nothing() -> None:
