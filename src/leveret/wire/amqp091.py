@@ -42,6 +42,13 @@ FRAME_HEAD: Final = struct.Struct(">BHI")
 FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
 """The end of a frame, and the head of the next: type, channel, size."""
+HEADER_BEGIN: Final = struct.Struct(">3sIH2xQH")
+"""A header frame's head, of its size apart, and the fixed part of a content header without its weight."""
+HEADER_BYTES_MIN: Final = 14
+"""The octets of a content header without properties."""
+NEXT_BODY: Final = struct.Struct(">4sI")
+"""A frame end and the head of a body frame: the octets before its size, and the size."""
+CLASS_BASIC: Final = 60
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 PROTOCOL_HEADER_09: Final = b"AMQP\x01\x01\x00\x09"

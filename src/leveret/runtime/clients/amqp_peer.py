@@ -178,14 +178,17 @@ class AmqpPeer(asyncio.BufferedProtocol):
             if data[:8] in AMQP10_HEADERS:
                 self._switch_to_amqp10().receive(data)
                 return
-        session.receive(data, elapsed_ms())
+        has_changed = session.receive(data, elapsed_ms())
         if not self._is_known and session.state is AmqpState.OPEN:
             self._is_known = True
             connection_log.authenticated(self.name, session.user or "", session.vhost or "")
         if len(data) >= TURN_BYTES and not self._turn_is_over:
             self._turn_is_over = True
             self._wait_for_turn(session)
-        self._settle(session)
+        if has_changed:
+            self._settle(session)
+        else:
+            self._pace()
 
     def _wait_for_turn(self, session: ClientConnection) -> None:
         """Continue after the other peers, and later if this publisher's consumers are far behind."""

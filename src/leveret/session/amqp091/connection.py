@@ -130,47 +130,57 @@ class ClientConnection(ConnectionBase):
 
     # -- octets in ----------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now_ms: int) -> None:
-        """Take a read from the socket; never raises for a peer's octets."""
+    def receive(self, data: bytes, now_ms: int) -> bool:
+        """Take a read from the socket; never raises for a peer's octets.
+
+        Returns:
+            Whether anything but octets may have changed; not so if the read ends within its first frame or publish.
+        """
         self.now_ms = self._received_at_ms = now_ms
         self.received_bytes += len(data)
         if self.state is AmqpState.CLOSING:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > DROPPED_BYTES_MAX:
                 self.state = AmqpState.CLOSED
-                return
+                return True
         position = 0
         if self._rest:
             if self._missing_bytes > len(data) or self.blocked_reason is not None:
                 self._rest.append(data)
                 self._missing_bytes -= len(data)
-                return
+                return False
             if self._missing_bytes > 0 and self._rest[0][0] == wire.FRAME_BODY:
                 # Of a large message. Joined with all of the read, each of its octets would be copied once more.
                 position = self._missing_bytes
                 self._take(b"".join((*self._rest, data[:position])))
                 if self._rest:
                     self._rest.append(data[position:])
-                    return
+                    return True
             else:
                 data = b"".join((*self._rest, data))
-        self._take(data, position)
+        return self._take(data, position) or position > 0
 
-    def _take(self, data: bytes, position: int = 0) -> None:
-        """Take the frames in `data` from a position on; keep those that are incomplete, or may not be taken yet."""
-        end = len(data)
+    def _take(self, data: bytes, position: int = 0) -> bool:
+        """Take the frames in `data` from a position on; keep those that are incomplete, or may not be taken yet.
+
+        Return False if all are kept for want of octets.
+        """
+        begin, end = position, len(data)
         self.frames_left = self.turn_frames
+        self._missing_bytes = 0
         try:
             position = self._take_frames(data, position, end)
         except LeveretError as error:
             self.fail(error, 0, 0)
             position = end
-        self._rest, self._missing_bytes = [], 0
+        self._rest = []
         if position < end and self.state is not AmqpState.CLOSED:
             self._rest.append(data[position:])
-            if end - position >= FRAME_HEAD_BYTES and self.state is not AmqpState.HEADER:
+            is_known = self._missing_bytes or self.state is AmqpState.HEADER
+            if end - position >= FRAME_HEAD_BYTES and not is_known:
                 _, _, size = wire.FRAME_HEAD.unpack_from(data, position)
                 self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
+        return position > begin or self.blocked_reason is not None or self.state is AmqpState.CLOSED
 
     def go_on(self, now_ms: int) -> None:
         """Continue after a block, if its reason is over, and tell the client."""
@@ -215,7 +225,8 @@ class ClientConnection(ConnectionBase):
         if not self.host.alarms.active or not self.waits_for_alarms:
             self._under_way_bytes = UNDER_WAY_BYTES_MAX
             return False
-        if not self._waits_for_end_of_alarm(data, position):
+        # As in RabbitMQ, a message whose method came before the alarm is taken.
+        if self.publisher.missing_bytes or not self._waits_for_end_of_alarm(data, position):
             return False
         self.blocked_reason = BlockedReason.ALARM
         self.notify_blocked()
@@ -250,7 +261,8 @@ class ClientConnection(ConnectionBase):
                 if self._must_block(data, position):
                     break
                 position = self.publisher.fast(data, position, end)
-                if end - position < FRAME_HEAD_BYTES:
+                if end - position < FRAME_HEAD_BYTES or self.publisher.missing_bytes:
+                    self._missing_bytes = self.publisher.missing_bytes
                     break
                 if self._asked is not None:
                     # A publish goes on in steps: nothing may overtake it.

@@ -164,6 +164,28 @@ class PublishRoute:
         self.names: Container[bytes] | None = None
         self.by_headers: dict[bytes, Destination] = {}
 
+    def missing_bytes(self, data: bytes, header_at: int, content_bytes_max: int) -> int:
+        """The least octets to wait for, if `data` ends within a regular message, whose header is due at `header_at`.
+
+        Within a frame these are all that it lacks. Between two frames it is one octet: frames of other channels may
+        come in between. 0 if nothing is missing, or if the message goes the long path, so that no error waits for
+        octets that may never come.
+        """
+        end, frame_head = len(data), data[header_at : header_at + wire.FRAME_HEAD_BYTES]
+        if self.channel.incoming is not None or not self.header_head.startswith(frame_head[:3]):
+            return 0
+        size = int.from_bytes(frame_head[3:], "big")
+        if len(frame_head) < wire.FRAME_HEAD_BYTES or end < header_at + wire.HEADER_BEGIN.size:
+            return 1 if size >= wire.HEADER_BYTES_MIN or len(frame_head) < wire.FRAME_HEAD_BYTES else 0
+        _, _, of_class, body_bytes, _ = wire.HEADER_BEGIN.unpack_from(data, header_at)
+        if of_class != wire.CLASS_BASIC or not 0 < body_bytes <= content_bytes_max - size:
+            return 0
+        body_head_at = header_at + wire.FRAME_HEAD_BYTES + size
+        body_at = body_head_at + wire.NEXT_BODY.size
+        if not wire.NEXT_BODY.pack(self.body_head, body_bytes).startswith(data[body_head_at:body_at]):
+            return 0
+        return max(0, body_at + body_bytes + 1 - end) if end >= body_at else max(1, body_head_at + 1 - end)
+
 
 class Shape(Strides):
     """The octets before a body, and the destination of messages that begin with them."""

@@ -35,6 +35,7 @@ class Client:
         self.waits_for_definitions = BufferedOutput()
         self.on_reply: Callable[[], None] = lambda: None
         self.session = ClientConnection(site.node.amqp_host, peer="test", from_loopback=True, now_ms=0)
+        self.session.wake = self._wake
         self.engine.peers[self.session] = self
         self.session.receive(PROTOCOL_HEADER, 0)
         login = commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")
@@ -47,6 +48,13 @@ class Client:
     def send(self, *frames: base.Frame | header.ContentHeader | body.ContentBody) -> None:
         for one in frames:
             self.session.receive(frame.marshal(one, 1), 0)
+        self.engine.touch(self.session)
+
+    def _wake(self) -> None:
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.session.go_on(0)
         self.engine.touch(self.session)
 
     def publish(self, queue: str) -> None:

@@ -77,13 +77,14 @@ def test_a_client_that_cannot_hear_of_it_is_blocked_in_silence() -> None:
     assert (take(one.session), one.stored()) == ([], 1)
 
 
-def test_a_message_under_way_when_the_alarm_begins_is_taken() -> None:
+@pytest.mark.parametrize("missing_bytes", [32, 9, 1], ids=["header and body", "body", "end of the body"])
+def test_a_message_under_way_when_the_alarm_begins_is_taken(missing_bytes: int) -> None:
     one = Alarmed()
     one.node.alarms.set_memory(CALM)
-    method, header, body = publish(b"1")
-    one.session.receive(method + header, 0)
+    octets = b"".join(publish(b"1"))
+    one.session.receive(octets[:-missing_bytes], 0)
     one.node.alarms.set_memory(ALARMED)
-    one.session.receive(body + method, 1)
+    one.session.receive(octets[-missing_bytes:] + octets, 1)
     assert (one.session.blocked_reason, one.stored()) == (BlockedReason.ALARM, 1)
 
 

@@ -127,9 +127,38 @@ def test_publishes_in_one_read_frame_by_frame_or_cut_anywhere_leave_the_same(
     octets = b"".join(frames)
     at_once = outcome([octets])
     assert outcome(frames) == at_once
+    # A message with other frames between its own goes the long path.
+    assert outcome([wire.HEARTBEAT.join(frames)]) == at_once
     cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=4)))
     pieces = [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)]
     assert outcome(pieces) == at_once
+
+
+def test_a_message_that_comes_in_several_reads_is_gathered_as_one_that_comes_at_once() -> None:
+    node, session = broker()
+    for number in range(3):
+        *parts, last = publish(b"%d" % number)
+        assert [session.receive(part, 0) for part in (*parts, last[:5], last[5:])] == [
+            False,
+            False,
+            False,
+            True,
+        ]
+    assert session.channels[1].incoming is None
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("whole", [1, 2], ids=["a method", "a method and a header"])
+def test_frames_of_another_channel_in_the_midst_of_a_message_are_answered_at_once(whole: int) -> None:
+    node, session = broker()
+    frames = publish(b"1" * 300)
+    session.receive(b"".join(frames[:whole]), 0)
+    session.receive(frame(commands.Queue.Declare(queue="q", passive=True), 2), 0)
+    assert [type(value) for _, value in take(session)] == [commands.Queue.DeclareOk]
+    session.receive(b"".join(frames[whole:]), 0)
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1" * 300]
 
 
 def test_every_cut_of_a_few_small_publishes_leaves_the_same() -> None:
@@ -288,20 +317,21 @@ def test_the_end_of_a_large_frame_and_the_frames_behind_it_wait_while_the_peer_i
     cut: int, reason: BlockedReason
 ) -> None:
     node, session = broker()
-    *begin, body = publish(b"x" * 3001)
-    session.receive(b"".join(begin) + body[:cut], 0)
+    method, header, *bodies = publish(b"x" * 9000, steps=(3001, 3001))
+    session.receive(method + header + bodies[0] + bodies[1][:cut], 0)
     if reason is BlockedReason.TURN:
         session.turn_frames = 1
     else:
         session.send(bytes(OUT_BYTES_MAX))
-    session.receive(body[cut:] + b"".join(publish(b"behind")) + frame(commands.Basic.Get(queue="none")), 0)
+    behind = [*bodies[2:], *publish(b"behind"), frame(commands.Basic.Get(queue="none"))]
+    session.receive(bodies[1][cut:] + b"".join(behind), 0)
     assert session.blocked_reason is reason
     session.receive(b"".join(publish(b"never")), 0)
     session.take_output()
     for _ in range(9):
         session.go_on(0)
     node.flush(session)
-    assert [len(body) for _, _, body in node.messages()["q"]] == [3001, 6]
+    assert [len(body) for _, _, body in node.messages()["q"]] == [9000, 6]
     assert closes(session) == [(1, 404)]
 
 
@@ -317,11 +347,10 @@ def test_a_large_body_frame_that_is_wrong_ends_the_connection_wherever_it_was_cu
     cut: int | None, end: bytes, more: bytes, code: int
 ) -> None:
     node, session = broker()
-    *begin, body = publish(b"x" * 3000)
-    if more:
-        body = wire.frame(wire.FRAME_BODY, 1, b"x" * 3000 + more)
+    method, header, first, _ = publish(b"x" * 6000, steps=(3000, 3000))
+    body = wire.frame(wire.FRAME_BODY, 1, b"x" * 3000 + more)
     octets = body[:-1] + end + b"".join(publish(b"behind"))
-    session.receive(b"".join(begin), 0)
+    session.receive(method + header + first, 0)
     for piece in [octets] if cut is None else [octets[:cut], octets[cut:]]:
         session.receive(piece, 0)
     assert closes(session) == [(0, code)]
