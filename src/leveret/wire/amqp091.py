@@ -42,6 +42,8 @@ FRAME_HEAD: Final = struct.Struct(">BHI")
 FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
 """The end of a frame, and the head of the next: type, channel, size."""
+CONTENT_HEAD: Final = struct.Struct(">BH")
+"""A frame's head without its size, which stands before a content header where headers are kept."""
 HEADER_BEGIN: Final = struct.Struct(">3sIH2xQH")
 """A header frame's head, of its size apart, and the fixed part of a content header without its weight."""
 HEADER_BYTES_MIN: Final = 14
@@ -92,6 +94,9 @@ SETTLING: Final = frozenset({BASIC_ACK, BASIC_REJECT, BASIC_NACK})
 _TAG: Final = struct.Struct(">Q")
 _METHOD: Final = struct.Struct(">HH")
 _ACK_FRAME: Final = struct.Struct(">BHIHHQBB")
+_GET_OK: Final = struct.Struct(">BHI4sQ?")
+"""A basic.get-ok frame up to its exchange: frame head, method, tag and bit."""
+_COUNT_AND_END: Final = struct.Struct(">IB")
 _DECLARE_COUNTS: Final = struct.Struct(">II")
 _PUBLISH_HEAD: Final = 6
 """Class, method and the reserved short before a publish's exchange."""
@@ -211,14 +216,9 @@ def content_head(
 
 def get_ok(channel: int, tag: int, redelivered: bool, route: bytes, message_count: int) -> bytes:
     """A basic.get-ok frame."""
-    payload = (
-        _METHOD.pack(60, 71)
-        + _TAG.pack(tag)
-        + bytes((redelivered,))
-        + route
-        + message_count.to_bytes(4, "big")
-    )
-    return frame(FRAME_METHOD, channel, payload)
+    size = _GET_OK.size - FRAME_HEAD_BYTES + len(route) + _COUNT_AND_END.size - 1
+    start = _GET_OK.pack(FRAME_METHOD, channel, size, BASIC_GET_OK, tag, redelivered)
+    return start + route + _COUNT_AND_END.pack(message_count, FRAME_END)
 
 
 def basic_return(channel: int, code: int, text: bytes, route: bytes) -> bytes:

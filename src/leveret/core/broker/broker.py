@@ -644,7 +644,12 @@ class Broker:
     @property
     def has_stale_policies(self) -> bool:
         """Whether changed policies are still to be applied."""
-        return bool(self._stale)
+        return bool(self._stale.left)
+
+    @property
+    def has_chores(self) -> bool:
+        """Whether a flush has more to do than queues and definitions: changed policies, or deferred work."""
+        return bool(self._stale.left or self.deferred_work.left)
 
     def refresh_policies(self, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Apply changed policies to queues and exchanges, one after the other.

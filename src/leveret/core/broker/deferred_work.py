@@ -19,16 +19,20 @@ ENOUGH: Final = object()
 
 
 class DeferredWork:
-    """The unfinished pieces of work; see the module."""
+    """The unfinished pieces of work; see the module.
+
+    Attributes:
+        left: the pieces, in their turns.
+    """
 
     def __init__(self) -> None:
         """None."""
-        self._left: deque[Iterator[object]] = deque()
+        self.left: deque[Iterator[object]] = deque()
         self._at_once = AT_ONCE
 
     def __bool__(self) -> bool:
         """Whether any work is left."""
-        return bool(self._left)
+        return bool(self.left)
 
     def begin(self, work: Iterator[object]) -> None:
         """Begin a piece of work: do its first parts, all of them if they are few.
@@ -43,7 +47,7 @@ class DeferredWork:
                 return
             if done is ENOUGH:
                 self._at_once = 0
-        self._left.append(work)
+        self.left.append(work)
 
     def go_on(self, is_over: Callable[[], bool]) -> bool:
         """Do more of the work in another flush; return whether any is left.
@@ -52,7 +56,7 @@ class DeferredWork:
             is_over: called after each part; true ends the flush.
         """
         self._at_once = AT_ONCE
-        left = self._left
+        left = self.left
         while left:
             work = left.popleft()
             for done in work:

@@ -27,35 +27,34 @@ class StalePolicies:
     followers and for the nodes of a cluster, and each node, at each start, derives the effects anew. If policies
     change again meanwhile, all queues and exchanges are refreshed again: so several policies that change at once
     never apply without each other.
+
+    Attributes:
+        left: by vhost, what is left; None for everything in it.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._left: dict[str, deque[Queue | ExchangeState] | None] = {}
-
-    def __bool__(self) -> bool:
-        """Whether any are left."""
-        return bool(self._left)
+        self.left: dict[str, deque[Queue | ExchangeState] | None] = {}
 
     def mark(self, vhost: str) -> None:
         """Note that policies of the vhost changed, so that everything in it is refreshed."""
-        self._left[vhost] = None
+        self.left[vhost] = None
 
     def forget(self, vhost: str) -> None:
         """Forget a vhost that is gone."""
-        self._left.pop(vhost, None)
+        self.left.pop(vhost, None)
 
     def take(self, topologies: Mapping[str, Topology]) -> Iterator[tuple[str, Queue | ExchangeState]]:
         """Yield each queue and exchange that is left and still exists, with its vhost, once."""
-        while self._left:
-            vhost, left = next(iter(self._left.items()))
+        while self.left:
+            vhost, left = next(iter(self.left.items()))
             topology = topologies[vhost]
             if left is None:
-                left = self._left[vhost] = deque([*topology.queues.values(), *topology.exchanges.values()])
-            while left and self._left.get(vhost) is left:
+                left = self.left[vhost] = deque([*topology.queues.values(), *topology.exchanges.values()])
+            while left and self.left.get(vhost) is left:
                 each = left.popleft()
                 if not left:
-                    del self._left[vhost]
+                    del self.left[vhost]
                 if _is_there(topology, each):
                     yield vhost, each
 

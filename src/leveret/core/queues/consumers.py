@@ -64,6 +64,7 @@ class Consumers:
     line of its priority, and is not asked again before a `wake`.
 
     Attributes:
+        count: the number of consumers.
         single_active: whether only one is served at a time (`x-single-active-consumer`).
         active: that one; the next in line succeeds it. None if all are served.
         on_active: called with the next active consumer, if only one is served.
@@ -76,7 +77,7 @@ class Consumers:
         self.on_active: Callable[[QueueConsumer], None] = _ignore
         self._levels: dict[int, dict[QueueConsumer, None]] = {}
         self._lines: dict[int, OrderedDict[QueueConsumer, None]] = {}
-        self._count = 0
+        self.count = 0
 
     def __iter__(self) -> Iterator[QueueConsumer]:
         """Iterate over all consumers, in order."""
@@ -84,12 +85,12 @@ class Consumers:
 
     def __len__(self) -> int:
         """The number of consumers."""
-        return self._count
+        return self.count
 
     def refuses(self, *, exclusive: bool) -> bool:
         """Whether another consumer is refused: beside an exclusive one, or because it would be exclusive itself."""
-        has_exclusive = self._count == 1 and next(iter(self)).exclusive
-        return has_exclusive or (exclusive and (self._count > 0 or self.single_active))
+        has_exclusive = self.count == 1 and next(iter(self)).exclusive
+        return has_exclusive or (exclusive and (self.count > 0 or self.single_active))
 
     def add(self, consumer: QueueConsumer) -> None:
         """Add a consumer behind those of its priority."""
@@ -99,7 +100,7 @@ class Consumers:
             self._lines = {priority: self._lines.get(priority, OrderedDict()) for priority in self._levels}
         self._levels[consumer.priority][consumer] = None
         self._lines[consumer.priority][consumer] = None
-        self._count += 1
+        self.count += 1
         if self.single_active and self.active is None:
             self._activate(consumer)
 
@@ -112,10 +113,10 @@ class Consumers:
         self._lines[consumer.priority].pop(consumer, None)
         if not level:
             del self._levels[consumer.priority], self._lines[consumer.priority]
-        self._count -= 1
+        self.count -= 1
         if consumer is self.active:
             self.active = None
-            if self._count:
+            if self.count:
                 self._activate(next(iter(self)))
         return True
 
@@ -127,7 +128,7 @@ class Consumers:
         """Remove all consumers."""
         self._levels.clear()
         self._lines.clear()
-        self._count = 0
+        self.count = 0
         self.active = None
 
     def is_active(self, consumer: QueueConsumer) -> bool:
@@ -142,7 +143,7 @@ class Consumers:
     @property
     def has_willing(self) -> bool:
         """Whether any consumer has capacity now."""
-        return self.next() is not None
+        return self.count > 0 and self.next() is not None
 
     def had_turn(self, consumer: QueueConsumer) -> None:
         """Move a consumer that got messages to the end of its line. A turn without messages does not count."""

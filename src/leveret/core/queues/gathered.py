@@ -68,13 +68,17 @@ class OpenMessages(Messages):
 
 
 class Gathered:
-    """See the module."""
+    """See the module.
 
-    __slots__ = ("_bytes", "_count", "_open", "_parts")
+    Attributes:
+        parts: the messages; the open part is the last one.
+    """
+
+    __slots__ = ("_bytes", "_count", "_open", "parts")
 
     def __init__(self) -> None:
         """Begin without messages."""
-        self._parts: list[Messages] = []
+        self.parts: list[Messages] = []
         self._open: OpenMessages | None = None
         # Of the parts that are not open.
         self._count = self._bytes = 0
@@ -92,7 +96,7 @@ class Gathered:
         """Add a part; queues may share it."""
         if self._open is not None:
             self.close()
-        self._parts.append(messages)
+        self.parts.append(messages)
         self._count += len(messages.bodies)
         self._bytes += messages.body_bytes
 
@@ -102,7 +106,7 @@ class Gathered:
         if found is None or found.terms != terms:
             self.close()
             found = self._open = OpenMessages(terms)
-            self._parts.append(found)
+            self.parts.append(found)
         return found
 
     def close(self) -> None:
@@ -116,6 +120,6 @@ class Gathered:
     def take(self) -> list[Messages]:
         """The messages, once, in as few parts as possible."""
         self.close()
-        parts, self._parts = self._parts, []
+        parts, self.parts = self.parts, []
         self._count = self._bytes = 0
         return joined(parts)

@@ -152,6 +152,12 @@ class Messages:
             return self.head
         return head_of_octets(self.routes[index], self.headers[index][_SIZE_BYTES:])
 
+    def prelude_at(self, index: int) -> tuple[bytes, bytes]:
+        """Route and header of one message."""
+        if self.head is not None:
+            return self.head.route, self.head.sized_header
+        return self.routes[index], self.headers[index]
+
     def by_head(self) -> Iterator[tuple[Head, list[bytes]]]:
         """Groups of like messages with their head, for callers that need each head."""
         if self.head is not None:

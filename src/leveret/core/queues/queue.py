@@ -160,7 +160,7 @@ class Queue:
     @property
     def ready_count(self) -> int:
         """The number of messages that a consumer could get now."""
-        return self.message_count - self.unacked_count
+        return self.backlog.settled.count_missing(self.backlog.next_offset) - self.unacked_count
 
     @property
     def unsettled_count(self) -> int:
@@ -171,6 +171,11 @@ class Queue:
     def delivered_count(self) -> int:
         """The number of messages that clients have and have not acknowledged."""
         return self.unacked_count - self.dead_lettering.count
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether messages, or numbers of publishers, wait for the next append."""
+        return bool(self.gathered.parts or self.sequences.unlogged)
 
     @property
     def may_hold_messages(self) -> bool:
@@ -421,7 +426,7 @@ class Queue:
             return
         self._now_ms = now_ms
         self._dropped = 0
-        if self._used_ms is None or self.consumers:
+        if self._used_ms is None or self.consumers.count:
             self._used_ms = elapsed_ms
         if self.dead_lettering.declared_dead:
             self.dead_lettering.add_declared_dead(self.backlog.find)
@@ -433,13 +438,13 @@ class Queue:
         self._deal()
         if not self._deals_on:
             # Messages that were not offered yet neither expire nor count against the limits.
-            self._offered = self.next_offset
+            self._offered = self.backlog.next_offset
             if self.may_expire:
-                self.expire(now_ms, self.next_offset)
+                self.expire(now_ms, self._offered)
             self.give_way()
             if self.may_expire:
                 # Messages behind the dropped ones may have expired.
-                self.expire(self._now_ms, self.next_offset)
+                self.expire(self._now_ms, self._offered)
         self._set_wait(elapsed_ms)
 
     def offer(self, now_ms: int) -> None:
@@ -454,11 +459,15 @@ class Queue:
         Before that none may be taken: it might be gone before it is measured. It may take many steps, for which a
         backlog of any length is read.
         """
+        if not (self.backlog.unsorted or self._unsized or self._must_count_bytes):
+            return True
         return not (self.backlog.unsorted and self.backlog.sort_some()) and self._count_bytes()
 
     def _deal(self) -> None:
         """Deliver ready messages, oldest first, in turns, until messages, capacity or this dispatch's share end."""
         dealt, self._deals_on = 0, False
+        if not self.consumers.count:
+            return
         share = turns_left = 0
         ready = self.ready_count
         while ready > 0 and (turn := self.consumers.next()) is not None:
@@ -645,7 +654,9 @@ class Queue:
             pass
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
-        if not self.ready_count or self._is_hindered(self.next_offset):
+            if self._is_hindered(self.next_offset):
+                return [], False
+        if not self.ready_count:
             return [], False
         return self.take(1)
 

@@ -79,6 +79,8 @@ class ReturnCounts:
     @property
     def unlogged(self) -> list[Returned]:
         """Counts that are not in the log yet, in order, no more than fit a chunk."""
+        if not self._unlogged:
+            return []
         ranges: list[list[int]] = []
         # A million messages may have come back at once, and each flush asks.
         for offset in sorted(islice(self._unlogged, LOGGED_AT_ONCE)):

@@ -216,6 +216,11 @@ class Stream(Queue):
         return self.log.committed_offset
 
     @property
+    def has_arrivals(self) -> bool:
+        """See Queue; messages of the stream protocol count, too."""
+        return bool(self.incoming) or super().has_arrivals
+
+    @property
     def may_hold_messages(self) -> bool:
         """See Queue; published messages that are not durable yet count, too."""
         is_uncommitted = bool(self.incoming) or self.next_offset > self.log.committed_offset

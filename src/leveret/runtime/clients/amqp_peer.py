@@ -158,9 +158,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take octets from the socket."""
-        self._take(bytes(self._port.buffer[:nbytes]))
-
-    def _take(self, data: bytes) -> None:
+        data = bytes(self._port.buffer[:nbytes])
         if self._lingering is not None:
             self._lingering.drop(len(data))
             return
@@ -187,7 +185,7 @@ class AmqpPeer(asyncio.BufferedProtocol):
             self._wait_for_turn(session)
         if has_changed:
             self._settle(session)
-        else:
+        elif self._turn_is_over:
             self._pace()
 
     def _wait_for_turn(self, session: ClientConnection) -> None:
@@ -361,7 +359,13 @@ class AmqpPeer(asyncio.BufferedProtocol):
         if published and not self._waits_for_disk and self._engine.is_overloaded():
             self._waits_for_disk = True
             self._engine.when_relieved(self._disk_has_caught_up)
-        self._pace()
+        if (
+            not self._reads
+            or self._turn_is_over
+            or self._waits_for_disk
+            or session.blocked_reason is not None
+        ):
+            self._pace()
 
     def _begin_turn(self) -> None:
         self._turn_is_over = False

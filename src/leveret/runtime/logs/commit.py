@@ -217,7 +217,16 @@ class GroupCommit:
 
     def begin(self) -> None:
         """Start a round unless one is running (its end starts the next), or no promise waits (then it starts soon)."""
-        self._step(self._begin)
+        if self._has_work:
+            self._step(self._begin)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether a begin has an effect; many flushes in quick succession, such as those of gets, leave none to do."""
+        if not self._fsync or self._prepared or self.replication_barrier is not None:
+            return True
+        is_coming = self._later is not None and self._dirty and not self._is_awaited
+        return bool(self._promises or self._dirty or self._when_synced or self._writes) and not is_coming
 
     def _step(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do a step of a round, and stop the node if a bug ends it half-way.

@@ -21,7 +21,11 @@ Refused: TypeAlias = dict[Queue, list[tuple[int, int]]]
 
 
 class DeadLetterPublisher:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        published: what this flush has published, until `promise`.
+    """
 
     def __init__(
         self,
@@ -48,12 +52,12 @@ class DeadLetterPublisher:
         self._settled = settled
         self._retry_later = retry_later
         self._once_known = once_known
-        self._published: list[RoutedLetters] = []
+        self.published: list[RoutedLetters] = []
 
     def publish(self, queue: Queue, now_ms: int) -> None:
         """Publish a queue's dead letters; `promise` settles them there only after they are safe."""
         for letters in queue.dead_lettering.take():
-            self._published.append(route_dead_letters(self._broker, queue, letters, now_ms // 1000))
+            self.published.append(route_dead_letters(self._broker, queue, letters, now_ms // 1000))
 
     def promise(self, failed: Set[Queue], port: ReplicationPort | None) -> None:
         """Keep dead letters in their queue until all targets have them, for which a disk may take hours.
@@ -62,7 +66,7 @@ class DeadLetterPublisher:
             failed: the queues that took only the first messages of this flush, or none.
             port: the other nodes that may have to keep them.
         """
-        published, self._published = self._published, []
+        published, self.published = self.published, []
         waiting: list[tuple[RoutedLetters, Refused]] = []
         for each in published:
             refused: Refused = {

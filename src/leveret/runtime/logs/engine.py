@@ -192,22 +192,25 @@ class Engine:
             self._next_flush = None
         self._flush_number += 1
         broker = self._broker
-        self._refresh_policies()
-        self._go_on_with_chores()
+        if broker.has_chores:
+            self._refresh_policies()
+            self._go_on_with_chores()
         now_ms, elapsed_ms = self.clock_ms(), self.elapsed_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
             # All messages come before any settlement: a crash may keep a transaction's publishes without its acks,
             # but never its acks without its publishes.
             for queue in dirty:
-                self.append_now(queue)
+                if queue.has_arrivals:
+                    self.append_now(queue)
             for queue in dirty:
                 self._flush_queue(queue, now_ms, elapsed_ms)
             if not broker.dirty:
                 break
         else:
             self.touch()
-        self._follow_replication()
+        if broker.replication_changes or self._replication_due:
+            self._follow_replication()
         self._append_definitions()
         self._promise()
         self.write_out()
@@ -274,10 +277,13 @@ class Engine:
             self._commit.refused(error)
         except Exception as error:
             self.fail(queue, error)
-        is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
-        if is_there and queue.is_unused(elapsed_ms):
+        if queue.settings.expires_ms is not None and self._is_unused(queue, elapsed_ms):
             self._end_unused(queue)
         self._deadlines.set(queue, None if queue.wait_ms is None else elapsed_ms + queue.wait_ms)
+
+    def _is_unused(self, queue: Queue, elapsed_ms: int) -> bool:
+        is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
+        return is_there and queue.is_unused(elapsed_ms)
 
     def _end_unused(self, queue: Queue) -> None:
         """Delete an unused queue; on a downstream its time begins anew, because its uses are at the upstream.
@@ -402,8 +408,6 @@ class Engine:
         replicated again before that, its copy continues at its end without a gap.
         """
         broker = self._broker
-        if not (broker.replication_changes or self._replication_due):
-            return
         changes, broker.replication_changes = broker.replication_changes, []
         if changes:
             self._hooks.on_replication()
@@ -468,8 +472,9 @@ class Engine:
         commit = self._commit
         waiting: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
         touched, self._touched = self._touched, {}
-        all_ports = self._all_ports()
-        for channel, batch in self._take_batches(touched):
+        batches = self._take_batches(touched)
+        all_ports = self._all_ports() if batches else []
+        for channel, batch in batches:
             if batch.refused or self._is_refused_by_disk(batch):
                 self._confirm_batch(channel, batch, False)
             elif ports := [port for port in all_ports if any(map(port.concerns, batch.queues))]:
@@ -480,9 +485,12 @@ class Engine:
                 waiting.append((channel, batch))
             else:
                 self._confirm_batch(channel, batch, True)
-        self._dead_letters.promise(self._failed, self.replication_port)
+        if self._dead_letters.published:
+            self._dead_letters.promise(self._failed, self.replication_port)
         self._failed.clear()
-        copies, self._copies = self._await_mirrors(self._copies), []
+        copies: list[CopiedChunk] = []
+        if self._copies:
+            copies, self._copies = self._await_mirrors(self._copies), []
         appended, self._appended_bytes = self._appended_bytes, 0
         if copies or appended:
             # If much is unsynced, publishers are made to wait, and a later confirm would wait for all of it.
@@ -530,12 +538,12 @@ class Engine:
         self, sessions: Iterable[ClientConnection]
     ) -> list[tuple[ConfirmingChannel, ConfirmBatch]]:
         """The batches of these sessions in this flush, and the batches of publishes in several steps."""
-        in_turns = self._broker.confirming
-        batches = [(channel, batch) for channel in in_turns for batch in channel.close_batches()]
-        in_turns.clear()
-        for session in sessions:
-            confirming, session.confirming = session.confirming, {}
-            batches += [(channel, batch) for channel in confirming for batch in channel.close_batches()]
+        batches: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
+        owners: list[Broker | ClientConnection] = [self._broker, *sessions]
+        for owner in owners:
+            if confirming := owner.confirming:
+                batches += [(channel, batch) for channel in confirming for batch in channel.close_batches()]
+                confirming.clear()
         return batches
 
     def _all_ports(self) -> list[ConfirmPort]:
@@ -613,10 +621,12 @@ class Engine:
         Between flushes, a session that was read from waits for the next flush: its replies must not overtake earlier
         settlements that are not logged, or declarations that do not wait for the disk yet.
         """
+        if not self.outbox:
+            return
         outbox = self.outbox[:]
         self.outbox.clear()
         for session in outbox:
-            if isinstance(session, ClientConnection) and session in self._touched:
+            if self._touched and isinstance(session, ClientConnection) and session in self._touched:
                 self.outbox.append(session)
                 continue
             try:

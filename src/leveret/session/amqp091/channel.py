@@ -339,7 +339,8 @@ class Channel(ChannelBase):
     def _acknowledge(self, runs: Collection[Unacked]) -> None:
         for run in runs:
             run.queue.settle(run.offset, run.count)
-            self.count(run.queue, "ack", run.count)
+            for counters in (run.queue.counters, self.counters, self.connection.counters):
+                counters.ack += run.count
         self.let_go(runs)
 
     def _reject(self, runs: Collection[Unacked]) -> None:

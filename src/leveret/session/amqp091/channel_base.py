@@ -159,23 +159,26 @@ class ChannelBase(DeliveryChannel):
         self, queue: DeliverySource, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
     ) -> None:
         """Answer a basic.get with a message and the number of ready messages behind it, or with get-empty."""
+        all_counters = queue.counters, self.counters, self.connection.counters
         if run is None:
-            self.count(queue, "get_empty", 1)
+            for counters in all_counters:
+                counters.get_empty += 1
             self.connection.send(wire.named_reply(self.number, 60, 72, b""))
             return
-        self.count(queue, "get_no_ack" if no_ack else "get", 1)
-        if redelivered:
-            self.count(queue, "redeliver", 1)
+        for counters in all_counters:
+            if no_ack:
+                counters.get_no_ack += 1
+            else:
+                counters.get += 1
+            if redelivered:
+                counters.redeliver += 1
         if self.connection.broker.traced_vhosts:
             trace_delivered(self.connection, self.number, queue, run.taken(), redelivered)
         tag = self.next_tag
         self.next_tag += 1
-        head = run.head
-        message = content(self, head, run.bodies[0], redelivered)
-        # In get-ok, the count comes between routing key and frame end; the content is that of a delivery.
-        after_route = message[1 + len(head.route) + 1 :]
-        ok = wire.get_ok(self.number, tag, redelivered, head.route, ready_count)
-        self.connection.send(ok + after_route)
+        route, header = run.messages.prelude_at(run.start)
+        ok = wire.get_ok(self.number, tag, redelivered, route, ready_count)
+        self.connection.send(b"".join((ok, *content(self, header, run.messages.bodies[run.start]))))
         if not no_ack:
             self.has_got = True
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
@@ -195,8 +198,8 @@ class ChannelBase(DeliveryChannel):
 
     def return_unroutable(self, head: Head, body: bytes) -> None:
         """Return a mandatory message that was routed to no queue: basic.return, 312."""
-        message = content(self, head, body, False)[1 + len(head.route) + 1 :]
-        self.connection.send(wire.basic_return(self.number, 312, b"NO_ROUTE", head.route) + message)
+        method = wire.basic_return(self.number, 312, b"NO_ROUTE", head.route)
+        self.connection.send(b"".join((method, *content(self, head.sized_header, body))))
 
     # -- confirms -----------------------------------------------------------------------------
 

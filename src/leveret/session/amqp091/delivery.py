@@ -471,11 +471,6 @@ class DeliveryChannel:
             for remote_channel in list(self.remote_channels.values()):
                 remote_channel.made_room()
 
-    def count(self, queue: DeliverySource, what: str, count: int) -> None:
-        """Increment a counter, by its name, of the queue, the channel and the node."""
-        for counters in (queue.counters, self.counters, self.connection.counters):
-            setattr(counters, what, getattr(counters, what) + count)
-
 
 class DeliverHeads:
     """The octets around the tag in a consumer's deliveries, by exchange and routing key.
@@ -584,9 +579,14 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
     return found
 
 
-def content(channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool) -> bytes:
-    """The octets from a delivery tag to the end of a message of any size."""
-    return b"".join(_content(channel, head, body, redelivered))
+def content(channel: DeliveryChannel, sized_header: bytes, body: bytes) -> Sequence[bytes | memoryview]:
+    """The frames of a message behind its method, in pieces: a large body is copied once, where they are joined."""
+    number, frame_max = channel.number, min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX)
+    head = wire.CONTENT_HEAD.pack(wire.FRAME_HEADER, number)
+    if 0 < len(body) <= frame_max - wire.FRAME_OVERHEAD:
+        between = wire.BETWEEN_FRAMES.pack(wire.FRAME_END, wire.FRAME_BODY, number, len(body))
+        return head, sized_header, between, body, wire.FRAME_END_OCTET
+    return head, sized_header, wire.FRAME_END_OCTET, *wire.body_pieces(number, body, frame_max)
 
 
 def _content(

@@ -239,10 +239,12 @@ class Backlog:
             run = window[0]
             if taken and self._has_expired(run):
                 break
-            run = self._split(window, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
+            # One always fits, and its run, cut for each of many gets, may be long.
+            count = 1 if limit == 1 else min(limit, run.fitting(DELIVERY_BYTES_MAX - size))
+            run = self._split(window, count)
             taken.append(run)
             limit -= len(run)
-            size += run.octets
+            size += run.octets if limit else 0
         return taken
 
     def _split(self, window: deque[Run], count: int) -> Run:

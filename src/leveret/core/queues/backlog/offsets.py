@@ -32,6 +32,11 @@ class OffsetSet:
         if end <= first:
             return
         starts, ends = self._starts, self._ends
+        if ends and ends[-1] == first:
+            # The next record of settlements, behind the one before.
+            self._above += end - first
+            ends[-1] = end
+            return
         low = bisect_right(starts, first, self._begin)
         if low > self._begin and ends[low - 1] >= first:
             low -= 1
@@ -94,4 +99,5 @@ class OffsetSet:
 
     def count_missing(self, end: int) -> int:
         """The number of offsets below `end` that are not in the set; no offset in the set is above `end`."""
-        return max(0, end - self.floor - self._above)
+        missing = end - self.floor - self._above
+        return missing if missing > 0 else 0
