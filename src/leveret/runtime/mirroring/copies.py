@@ -416,6 +416,15 @@ class MirrorCopies(CopyOwner):
         """
         return self._cursors.get(name)
 
+    def take_cursor(self, name: str) -> int | None:
+        """As `cursor`, once: this node leads the log from now on."""
+        return self._cursors.pop(name, None)
+
+    def _cut_cursor(self, name: str, offset: int) -> None:
+        """Forget what was delivered behind an offset, where the leader has, or will have, other records."""
+        if name in self._cursors:
+            self._cursors[name] = min(offset, self._cursors[name])
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each mirrored log: name, leader, connected, error, and the offsets of the copy."""
         rows = []
@@ -487,11 +496,13 @@ class MirrorCopies(CopyOwner):
                     reader.delivered(cursor)
             case ChangeKind.TRUNCATE | ChangeKind.QUARANTINE:
                 self._end_reader(copy.name)
+                self._cut_cursor(copy.name, change.offset)
                 copy.quarantines(asyncio.create_task(self._quarantine_range(copy, change)))
             case ChangeKind.HEAD if change.chunk is not None:
                 copy.prefix.append(change.offset, change.chunk, change.octets)
             case ChangeKind.BEGIN:
                 self._end_reader(copy.name)
+                self._cut_cursor(copy.name, change.offset)
                 self._logs.begins_anew(copy.name)
                 copy.prefix.remove()
                 self._applier.apply(change)

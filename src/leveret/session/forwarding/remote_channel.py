@@ -132,6 +132,8 @@ class RemoteChannel:
         self.channel = channel
         self.number = number
         self.ports: dict[QueueKey, DeliverySource] = {}
+        self._deleted: dict[QueueKey, DeliverySource] = {}
+        """Deleted queues of which this channel had a consumer, or a delivery, when their end was told."""
         self.consumers: dict[bytes, ChannelConsumer] = {}
         self._link = link
         self._registry = registry
@@ -534,17 +536,25 @@ class RemoteChannel:
         self._doubt(source.key)
 
     def drop_deleted(self, key: QueueKey, epoch: int) -> None:
-        """Forget a deleted queue of which this channel has no consumer and no delivery.
+        """Forget a deleted queue once this channel has no consumer and no delivery of it.
 
         The leader cancels consumers, usually before other nodes know of the deletion.
         """
         source = self.ports.get(key)
-        if source is None or source.definition.epoch != epoch:
-            return
-        is_consumed = any(consumer.queue is source for consumer in self.consumers.values())
-        if not is_consumed and not any(run.queue is source for run in self.channel.deliveries()):
-            del self.ports[key]
-            self._registry.left(key, self)
+        if source is not None and source.definition.epoch == epoch:
+            self._deleted[key] = source
+            self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        """Forget the deleted queues that this channel uses no more; the next deletion looks at the others again."""
+        used: set[object] = {consumer.queue for consumer in self.consumers.values()}
+        used.update(run.queue for run in self.channel.deliveries())
+        for key, source in list(self._deleted.items()):
+            if source not in used:
+                del self._deleted[key]
+                if self.ports.get(key) is source:
+                    del self.ports[key]
+                    self._registry.left(key, self)
 
     def dropped(self, first: int, count: int) -> None:
         """Return deliveries to a leader that is left, and that may not know it yet; it ignores those it took back.

@@ -271,7 +271,7 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
     ends = mirror.copies.ends(A)
     assert ends is not None
     assert (ends.epoch, ends.first_offset, ends.next_offset) == (1, 0, end + 1)
-    assert mirror.copies.cursor(A) == 7
+    assert [mirror.copies.take_cursor(A), mirror.copies.cursor(A)] == [7, None]
     if is_closed:
         await mirror.copies.release(B)
     await mirror.copies.discard(B)
@@ -288,6 +288,28 @@ async def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(
     mirror.append(A)
     # Not a mirror's any more, whatever a link says.
     assert mirror.log(A).next_offset == end + 2
+
+
+async def test_a_copy_that_is_cut_counts_nothing_behind_as_delivered(tmp_path: Path) -> None:
+    """Readers of a stream's mirror would get what the next leader has not committed at these offsets."""
+    leader, mirror = await pair(tmp_path, led=A)
+    for _ in range(5):
+        leader.append(A)
+    await mirrored(leader, mirror, A)
+    leader.sources.delivered(A, 5)
+    leader.append(A)
+    await until(lambda: mirror.copies.cursor(A) == 5, "told")
+    await leader.stop()
+    new = Node(tmp_path / "new", "leader", epoch=2)
+    for _ in range(2):
+        new.append(A)
+    await new.commits.all_durable()
+    mirror.via["leader"] = await new.listen()
+    new.lead(A, automatic=True)
+    await until(lambda: new.is_live("mirror", A), "live")
+    assert (mirror.copies.cursor(A) or 0) <= 2
+    for node in (mirror, new):
+        await node.stop()
 
 
 async def test_what_is_released_is_on_this_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -649,6 +649,32 @@ def test_a_channel_keeps_nothing_of_the_deleted_queues_that_it_used_at_another_l
     assert (leaders._remote_channels, remote_channel.ports) == ({}, {})
 
 
+@pytest.mark.parametrize("uses", ["consumes", "gets"])
+def test_a_channel_forgets_a_deleted_queue_once_its_consumer_is_gone_and_its_deliveries_are_settled(
+    uses: str,
+) -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("stays", "b")
+    client = Client(cluster["a"])
+    client.send(B.Consume(queue="stays"))
+    leaders = cluster["a"].forwarded
+    for number in range(5):
+        cluster.declare(f"q{number}", "b")
+        client.send(*publish(b"x", f"q{number}"))
+        client.send(B.Consume(queue=f"q{number}") if uses == "consumes" else B.Get(queue=f"q{number}"))
+        cluster.settle()
+        # The other node knows of the deletion before the leader has cancelled the consumer.
+        cluster.delete(f"q{number}")
+        [remote_channel] = leaders._remote_channels["/", "stays"]
+        for consumer in list(remote_channel.consumers.values()):
+            if consumer.queue.key != ("/", "stays"):
+                consumer.queue_deleted()
+        client.send(B.Ack(0, True))
+        cluster.settle()
+    assert [*remote_channel.ports] in ([("/", "stays")], [("/", "stays"), ("/", "q4")])
+    assert len(leaders._remote_channels) == len(remote_channel.ports)
+
+
 def test_a_delivery_of_a_deleted_queue_is_known_at_the_client_s_node_until_it_is_settled() -> None:
     cluster = Cluster.with_queue("a", "b")
     client = Client(cluster["a"])

@@ -187,10 +187,11 @@ class QueueRoles:
             if name is not None:
                 await self._copies.release(name)
                 await self._commits.all_durable()
-                # Only now: records received before may raise the cursor.
-                committed = self._copies.cursor(name) or 0
             if self._broker.queues.get(key) is not queue:
                 return
+            if name is not None:
+                # Only now: records received before may raise the cursor.
+                committed = self._copies.take_cursor(name) or 0
             queue = self._begin_serving(key, name, queue, placement)
         if self.is_damaged(key):
             # Mirrors get nothing of a damaged log: they would take themselves for divergent.
