@@ -187,6 +187,11 @@ class Roles:
                     f"{self.data_dir}: {TORN}, and it does not have all data; start it with --follow again, or start "
                     "it so and run leveretctl promote_follower --force"
                 )
+            if identity.role == "follower" and not (identity.followed_epoch or identity.led):
+                raise PreconditionFailed(
+                    f"{self.data_dir}: this node has never finished joining a leader, so it does not have all data; "
+                    "start it with --follow again, or start it so and run leveretctl promote_follower --force"
+                )
             if identity.role == "follower" and identity.cluster:
                 raise PreconditionFailed(
                     f"{self.data_dir} is a copy of a node of cluster {identity.cluster}, which may still be there: "

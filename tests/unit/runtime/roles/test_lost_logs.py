@@ -124,6 +124,28 @@ async def test_without_its_leader_a_follower_shows_after_a_restart_how_far_it_ha
     assert await newest_at_ms() is None
 
 
+@pytest.mark.parametrize("has_led", [False, True])
+async def test_a_follower_that_never_joined_does_not_lead_by_a_start_without_its_leader(
+    directory: Path, has_led: bool
+) -> None:
+    """It would serve clients with nothing, beside its leader."""
+    await whole_follower(directory)
+    file = IdentityFile(directory)
+    file.identity.followed_epoch, file.identity.led = 0, has_led
+    file.save()
+    roles = follower(directory)
+    await roles.start()
+    await roles.stop()
+    alone = Roles(load(None, OPTIONS), directory, ReplicationCommands)
+    if has_led:
+        await alone.start()
+        assert alone.role == "leader", "with its own data, after a start with --follow by mistake"
+        await alone.stop()
+    else:
+        with pytest.raises(PreconditionFailed, match="never finished joining a leader"):
+            await alone.start()
+
+
 async def test_a_follower_that_lost_a_log_does_not_lead_by_a_start_without_its_leader(
     directory: Path,
 ) -> None:
