@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.core.rules.validation import queue_type
@@ -39,6 +41,7 @@ from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.storage.log_reader import Extent
 from leveret.storage.open_segments import OutOfDescriptors
+from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
     Attribute,
@@ -136,7 +139,7 @@ class OutgoingLog(CommittedLog):
             tree.file(directory / name) for name in STATE_FILES
         )
         self._checkpoint = PositionsCheckpoint(positions_file)
-        self._incarnations: dict[str, int] = self._incarnations_file.load()
+        self._incarnations = _counts_in(self._incarnations_file)
         self._incarnations_saved = True
         self.downstreams = Downstreams(downstreams_file)
         last_chunk_id = -1
@@ -579,6 +582,20 @@ class OutgoingLog(CommittedLog):
             # Downstreams report their positions again if these cannot be stored.
             self.downstreams.save()
         self.log.close()
+
+
+def _counts_in(file: StateFile) -> dict[str, int]:
+    """The counts of queues' incarnations, by epoch.
+
+    Raises:
+        StorageError: the file is damaged, or has something else.
+    """
+    found: dict[str, int] = file.load()
+    try:
+        msgspec.convert(found, dict[int, int], str_keys=True)
+    except msgspec.ValidationError as error:
+        raise StorageError(f"{file.path}: {error}; restore it from a copy") from None
+    return found
 
 
 def key_by_counts(queue: Queue, shared: SharedIncarnations | None) -> Key:

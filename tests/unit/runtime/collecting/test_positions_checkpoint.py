@@ -201,10 +201,20 @@ async def test_what_is_collected_anew_is_not_taken_for_copied_after_a_kill(direc
     assert site.replicated() == {"q1": site.contents("q1")}
 
 
-async def test_a_damaged_file_of_positions_keeps_the_log_down_and_not_the_broker(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("positions.json", '{"first": "nowhere"}'),
+        ("lives.json", '{"an epoch": 1}'),
+        ("lives.json", '{"6": "once"}'),
+    ],
+)
+async def test_a_damaged_file_beside_it_keeps_the_log_down_and_not_the_broker(
+    directory: Path, name: str, content: str
+) -> None:
     site, _ = await with_forgotten(directory)
     await site.kill()
-    (directory / "outgoing" / "v" / "positions.json").write_text('{"first": "nowhere"}')
+    (directory / "outgoing" / "v" / name).write_text(content)
     await site.start()
     assert site.node.collector.logs == {}
     assert len(site.contents("q1")) == KEPT
