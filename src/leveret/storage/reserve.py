@@ -30,10 +30,15 @@ class Reserve:
         """Whether the file exists."""
         return self.path.exists()
 
-    @property
-    def missing_bytes(self) -> int:
-        """Free octets that do not count as free: the reserve's, while it is given up."""
-        return 0 if self.is_held else self.size_bytes
+    def free_for_all(self, free_bytes: int) -> int:
+        """The free octets that publishers may use: none of a reserve that is given up, until it can be made again.
+
+        A limit of free disk below the reserve's size would let them in the moment it is given up, and they would use
+        it up before the next measurement: the node could not start any more.
+        """
+        if self.is_held or not self.size_bytes:
+            return free_bytes
+        return free_bytes - self.size_bytes if free_bytes >= 2 * self.size_bytes else 0
 
     def give_up(self, free_bytes: int | None) -> bool:
         """Remove the file if too little is free; return whether it was removed."""

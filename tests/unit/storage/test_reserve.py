@@ -17,13 +17,13 @@ SIZE = 1 << 20
 
 def test_it_is_made_when_twice_its_size_is_free(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, SIZE)
-    assert reserve.missing_bytes == SIZE
+    assert (reserve.free_for_all(2 * SIZE - 1), reserve.free_for_all(2 * SIZE)) == (0, SIZE)
     assert not reserve.is_wanted(2 * SIZE - 1)
     assert not reserve.is_wanted(None)
     assert reserve.is_wanted(2 * SIZE)
     assert reserve.take()
     assert (tmp_path / FILE).stat().st_blocks * 512 >= SIZE
-    assert reserve.missing_bytes == 0
+    assert reserve.free_for_all(SIZE) == SIZE
     assert not reserve.is_wanted(10 * SIZE)
 
 
@@ -40,7 +40,7 @@ def test_it_is_given_up_when_less_than_it_is_free(tmp_path: Path) -> None:
 def test_no_reserve_takes_nothing(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 0)
     assert not reserve.is_wanted(10 * SIZE)
-    assert reserve.missing_bytes == 0
+    assert reserve.free_for_all(1) == 1
 
 
 def test_a_file_system_without_room_leaves_nothing_behind(

@@ -92,7 +92,7 @@ class AlarmWatch(Alarms):
             logger.warning("disk_reserve_given_up size_bytes=%d reason=disk_full", self._reserve.size_bytes)
             free = free_disk_bytes(self._directory)
         # The reserve is for the node itself: it lets no publisher in.
-        for_all = None if free is None else max(0, free - self._reserve.missing_bytes)
+        for_all = None if free is None else self._reserve.free_for_all(free)
         self.measure(used_memory_bytes(), for_all)
         return free
 

@@ -56,6 +56,20 @@ def test_a_disk_alarm_does_not_keep_the_reserve_away(tmp_path: Path) -> None:
     assert (tmp_path / FILE).exists()
 
 
+def test_publishers_wait_while_a_reserve_that_is_given_up_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their limit of free disk is: with 1 byte they used the reserve up, and the node did not start again."""
+    watch = AlarmWatch(Watermarks(disk_absolute_bytes=1), tmp_path, reserve_bytes=4096)
+    asyncio.run(watch.hold_reserve())
+    seen = []
+    for free in (5000, 4000, 4100, 8191, 8192):
+        monkeypatch.setattr(alarms, "free_disk_bytes", lambda _, free=free: free)
+        watch.probe()
+        seen.append((watch.active, watch.disk_free_bytes))
+    assert seen == [((), 5000), *[(("disk",), 0)] * 3, ((), 4096)]
+
+
 def test_limits_come_from_the_settings(tmp_path: Path) -> None:
     settings = Watermarks(memory_total_bytes=1000)
     watch = AlarmWatch(settings, tmp_path)
