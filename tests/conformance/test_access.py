@@ -128,8 +128,8 @@ def test_a_name_that_nobody_may_declare_is_refused_before_permissions_are_looked
         limited.login(user, "secret")
         for queue, expected in texts.items():
             limited.open_channel(1)
-            arguments = {"x-queue-type": "quorum"}
-            limited.send(1, commands.Queue.Declare(queue=queue, durable=True, arguments=arguments))
+            quorum = commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": "quorum"})
+            limited.send(1, quorum)
             assert limited.expect_channel_close(1)[1] == expected
 
 

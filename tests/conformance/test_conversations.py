@@ -10,13 +10,11 @@ import pytest
 
 from leveret.testing.servers.rabbitmq import available
 from tests.conformance.brokers import LEVERET, RABBITMQ, running
-from tests.conformance.conversations.generator import conversation
 from tests.conformance.conversations.play import Stage, staged
-from tests.conformance.conversations.report import differences_of
+from tests.conformance.conversations.report import Plan, differences_of
 from tests.conformance.conversations.shrinking import shortest
 
 COUNT: Final = 50
-LENGTH: Final = 50
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +29,17 @@ def stage() -> Iterator[Stage]:
 @pytest.mark.oracle
 @pytest.mark.rabbitmq
 @pytest.mark.xdist_group("rabbitmq")
-def test_both_brokers_show_the_same_in_random_conversations(stage: Stage) -> None:
+@pytest.mark.parametrize("plan", [Plan(), Plan(is_http=True)], ids=["amqp", "http"])
+def test_both_brokers_show_the_same_in_random_conversations(stage: Stage, plan: Plan) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
-    found = [each for one in range(seed, seed + COUNT) for each in differences_of(stage, one, LENGTH)]
+    found = [each for one in range(seed, seed + COUNT) for each in differences_of(stage, one, plan)]
     assert not found, "\n".join(found)
 
 
 def test_a_seed_is_a_conversation() -> None:
-    assert conversation(7, LENGTH) == conversation(7, LENGTH)
-    assert conversation(7, LENGTH) != conversation(8, LENGTH)
+    for plan in (Plan(), Plan(is_http=True)):
+        assert plan.steps(7) == plan.steps(7)
+        assert plan.steps(7) != plan.steps(8)
 
 
 def test_of_a_conversation_only_the_steps_are_left_that_make_the_difference() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pika
 import pytest
+from pamqp import commands, header
+from pamqp.body import ContentBody
 
 from leveret.testing.network.ports import wait_until
-from tests.conformance.rawclient import PATIENCE_S
+from tests.conformance.rawclient import PATIENCE_S, Peer
 from tests.conformance.verbs import channel_refuses, drain, publish, take, wait_ready
 
 
@@ -185,6 +187,56 @@ def test_a_queue_that_refuses_takes_again_when_there_is_room(channel: Any, name:
     assert take(channel, name, auto_ack=True).body == b"1"
     publish(channel, name, b"4")
     assert drain(channel, name) == [b"2", b"4"]
+
+
+def confirms_of(peer: Peer, queue: str, *bodies: bytes) -> dict[int, str]:
+    """Publish in one write; return how each publish was confirmed, whatever else comes in between."""
+    frames = [
+        each
+        for one in bodies
+        for each in (
+            commands.Basic.Publish(routing_key=queue),
+            header.ContentHeader(body_size=len(one), properties=commands.Basic.Properties()),
+            ContentBody(one),
+        )
+    ]
+    peer.send(1, *frames)
+    found: dict[int, str] = {}
+    while len(found) < len(bodies):
+        answer = peer.receive()[1]
+        if isinstance(answer, commands.Basic.Ack | commands.Basic.Nack):
+            first = (
+                min(set(range(1, len(bodies) + 1)) - found.keys()) if answer.multiple else answer.delivery_tag
+            )
+            found |= {
+                tag: type(answer).__name__
+                for tag in range(first, answer.delivery_tag + 1)
+                if tag not in found
+            }
+    return found
+
+
+@pytest.mark.parametrize("limit", [{"x-max-length": 0}, {"x-max-length-bytes": 3}])
+def test_a_queue_that_refuses_what_never_fits_refuses_it_also_if_a_consumer_waits(
+    peer: Peer, name: str, limit: dict[str, int]
+) -> None:
+    arguments: Any = {"x-overflow": "reject-publish", **limit}
+    declare = commands.Queue.Declare(queue=name, exclusive=True, arguments=arguments)
+    peer.call(1, declare, commands.Queue.DeclareOk)
+    peer.call(1, commands.Basic.Consume(queue=name), commands.Basic.ConsumeOk)
+    peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    assert confirms_of(peer, name, b"long") == {1: "Nack"}
+
+
+def test_a_queue_that_refuses_counts_nothing_that_goes_straight_to_a_consumer(peer: Peer, name: str) -> None:
+    arguments: Any = {"x-overflow": "reject-publish", "x-max-length": 1}
+    declare = commands.Queue.Declare(queue=name, exclusive=True, arguments=arguments)
+    peer.call(1, declare, commands.Queue.DeclareOk)
+    peer.call(1, commands.Basic.Qos(prefetch_count=2), commands.Basic.QosOk)
+    peer.call(1, commands.Basic.Consume(queue=name), commands.Basic.ConsumeOk)
+    peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    confirmed = {1: "Ack", 2: "Ack", 3: "Ack", 4: "Nack"}
+    assert confirms_of(peer, name, b"1", b"2", b"3", b"4") == confirmed
 
 
 def test_a_priority_beyond_the_highest_counts_as_the_highest(channel: Any, name: str) -> None:

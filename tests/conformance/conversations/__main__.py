@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.conformance.brokers import LEVERET, RABBITMQ, running
-from tests.conformance.conversations.generator import conversation
 from tests.conformance.conversations.play import Stage, played, staged
-from tests.conformance.conversations.report import differences_of
+from tests.conformance.conversations.report import Plan, differences_of
 
 LENGTH: Final = 50
 
@@ -40,24 +39,27 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     only = [int(number) for number in options.steps.split(",") if number]
+    plan = Plan(options.length, is_http=options.http)
     with running(RABBITMQ) as rabbitmq, running(LEVERET) as leveret, staged(rabbitmq, leveret) as stage:
         if only:
-            return _play_once(stage, seed, options.length, only)
-        return _play_many(stage, range(seed, seed + options.count), options.length, options.differences)
+            return play_once(stage, seed, plan, only)
+        return play_many(stage, range(seed, seed + options.count), plan, options.differences)
 
 
-def _play_once(stage: Stage, seed: int, length: int, only: Sequence[int]) -> int:
-    steps = conversation(seed, length)
+def play_once(stage: Stage, seed: int, plan: Plan, only: Sequence[int]) -> int:
+    """Play these steps of a seed; return the exit status."""
+    steps = plan.steps(seed)
     difference = played(stage, [steps[number] for number in only])
     print(difference or "no difference")
     return int(difference is not None)
 
 
-def _play_many(stage: Stage, seeds: range, length: int, most: int) -> int:
+def play_many(stage: Stage, seeds: range, plan: Plan, most: int) -> int:
+    """Play the conversations of seeds; return the exit status."""
     begin = time.monotonic()
     found = 0
     for seed in seeds:
-        for report in differences_of(stage, seed, length):
+        for report in differences_of(stage, seed, plan):
             found += 1
             print(report, flush=True)
         if found >= most:

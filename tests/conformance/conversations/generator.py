@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from tests.conformance.conversations.chance import (
+    BAD,
     EXCHANGES,
     KEYS,
     OPERATOR_KEYS,
@@ -29,7 +30,7 @@ from tests.conformance.conversations.steps import (
     Wait,
 )
 
-TAGS: Final = ("c0", "c1", "c2", "c3")
+TAGS: Final = ("c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7")
 REPLIES: Final = "amq.rabbitmq.reply-to"
 HOW: Final[tuple[Literal["Ack", "Nack", "Reject"], ...]] = ("Ack", "Nack", "Reject")
 KINDS: Final = ("direct", "fanout", "topic", "headers")
@@ -48,29 +49,32 @@ class _Generator:
     def __init__(self, seed: int) -> None:
         self._chance = Chance(seed)
         self._count = 0
+        self._queues: dict[str, dict[str, Any]] = {}
+        self._exchanges: dict[str, dict[str, Any]] = {}
+        self._transactional: set[tuple[int, int]] = set()
         self._anything: list[tuple[int, Callable[[], Step]]] = [
-            (6, self._declare_queue),
-            (3, self._declare_exchange),
-            (4, self._bind),
+            (3, self._declare_queue),
+            (2, self._declare_exchange),
+            (3, self._bind),
             (1, self._unbind),
             (2, self._bind_exchange),
             (1, self._unbind_exchange),
-            (26, self._publish),
-            (9, self._get),
-            (8, self._consume),
-            (3, self._cancel),
-            (16, self._settle),
-            (3, self._qos),
-            (2, self._recover),
-            (2, self._confirm),
+            (40, self._publish),
+            (14, self._get),
+            (14, self._consume),
+            (4, self._cancel),
+            (26, self._settle),
+            (4, self._qos),
+            (3, self._recover),
+            (6, self._confirm),
             (4, self._transaction),
-            (1, self._purge),
+            (2, self._purge),
             (2, self._delete_queue),
             (1, self._delete_exchange),
             (2, self._close_channel),
             (1, self._leave),
             (3, self._set_policy),
-            (1, self._delete_policy),
+            (2, self._delete_policy),
             (1, self._limit),
             (1, self._odd),
             (2, self._wait),
@@ -82,7 +86,7 @@ class _Generator:
         begin: list[Callable[[], Step]] = [self._permit]
         begin += [partial(self._declare_queue, name) for name in QUEUES[:3]]
         begin += [partial(self._declare_exchange, name) for name in EXCHANGES[:2]]
-        begin += [self._bind] * 4
+        begin += [self._bind] * 5
         if chance.happens(0.3):
             begin.insert(0, self._set_policy)
         if chance.happens(0.3):
@@ -109,36 +113,47 @@ class _Generator:
     # Definitions
 
     def _declare_queue(self, name: str | None = None) -> Step:
+        """A new queue, or one that was declared before: alike, passively, or with something else."""
         chance = self._chance
-        arguments = chance.queue_arguments()
+        known = self._queues.get(chance.queue()) if name is None else None
+        if known is not None and chance.happens(0.5):
+            passive = chance.happens(0.4)
+            return self._call("Queue.Declare", **known | {"passive": passive})
+        bad = 0.0 if name else BAD
+        arguments = chance.queue_arguments(bad)
         typed = arguments.get("x-queue-type") in ("quorum", "stream")
-        other = "" if chance.happens(0.03) else "amq.mine" if chance.happens(0.01) else chance.queue()
-        return self._call(
-            "Queue.Declare",
-            queue=name or other,
-            passive=name is None and chance.happens(0.15),
-            durable=chance.happens(0.95 if typed else 0.6),
-            exclusive=chance.happens(0.03 if typed else 0.12),
-            auto_delete=chance.happens(0.03 if typed else 0.15),
-            arguments=arguments,
-        )
+        other = "" if chance.happens(0.05) else "amq.mine" if chance.happens(0.01) else chance.queue()
+        declared = {
+            "queue": name or other,
+            "durable": chance.happens(1.0 - bad if typed else 0.6),
+            "exclusive": chance.happens(bad if typed else 0.06),
+            "auto_delete": chance.happens(bad if typed else 0.12),
+            "arguments": arguments,
+        }
+        self._queues[name or other] = declared
+        return self._call("Queue.Declare", **declared)
 
     def _declare_exchange(self, name: str | None = None) -> Step:
+        """As `_declare_queue`."""
         chance = self._chance
+        known = self._exchanges.get(chance.exchange()) if name is None else None
+        if known is not None and chance.happens(0.5):
+            passive = chance.happens(0.4)
+            return self._call("Exchange.Declare", **known | {"passive": passive})
         arguments: dict[str, Any] = {}
         if chance.happens(0.3):
-            arguments["alternate-exchange"] = chance.value((("x0", "x1", "amq.fanout", "missing"), (1, True)))
-        other = chance.exchange() if chance.happens(0.05) else chance.one(EXCHANGES)
-        return self._call(
-            "Exchange.Declare",
-            exchange=name or other,
-            exchange_type="no-such-type" if chance.happens(0.02) else chance.one(KINDS),
-            passive=name is None and chance.happens(0.15),
-            durable=chance.happens(0.6),
-            auto_delete=chance.happens(0.15),
-            internal=chance.happens(0.1),
-            arguments=arguments,
-        )
+            alternates = (("x0", "x1", "amq.fanout", "missing"), (1, True))
+            arguments["alternate-exchange"] = chance.value(alternates, 0.0 if name else BAD)
+        declared = {
+            "exchange": name or chance.exchange(),
+            "exchange_type": "no-such-type" if name is None and chance.happens(BAD) else chance.one(KINDS),
+            "durable": chance.happens(0.6),
+            "auto_delete": chance.happens(0.12),
+            "internal": chance.happens(0.04),
+            "arguments": arguments,
+        }
+        self._exchanges[name or "x0"] = declared
+        return self._call("Exchange.Declare", **declared)
 
     def _binding(self) -> dict[str, Any]:
         chance = self._chance
@@ -188,7 +203,7 @@ class _Generator:
             key,
             f"m{self._count}" + "." * chance.below(8) if chance.happens(0.95) else "",
             chance.happens(0.4),
-            chance.happens(0.005),
+            chance.happens(0.002),
             chance.properties(),
         )
 
@@ -218,27 +233,32 @@ class _Generator:
 
     def _settle(self) -> Step:
         chance = self._chance
-        nth = chance.random.choices((0, 1, 2, 9, -1, -2), (50, 20, 10, 10, 4, 2))[0]
+        nth = chance.random.choices((0, 1, 2, 9, -1, -2), (50, 20, 10, 10, 4, 0.5))[0]
         how: Literal["Ack", "Nack", "Reject"] = chance.random.choices(HOW, (5, 4, 3))[0]
         multiple = how != "Reject" and chance.happens(0.3)
         return Settle(*self._place(), how, nth, multiple, how != "Ack" and chance.happens(0.6))
 
     def _qos(self) -> Step:
         chance = self._chance
-        size = 1 if chance.happens(0.02) else 0
+        size = 1 if chance.happens(BAD) else 0
         count = chance.one((0, 1, 1, 2, 3, 10))
         return self._call("Basic.Qos", prefetch_size=size, prefetch_count=count, global_=chance.happens(0.3))
 
     def _recover(self) -> Step:
-        return self._call("Basic.Recover", requeue=self._chance.happens(0.8))
+        return self._call("Basic.Recover", requeue=self._chance.happens(0.95))
 
     def _confirm(self) -> Step:
         return self._call("Confirm.Select")
 
     def _transaction(self) -> Step:
-        return self._call(
-            self._chance.random.choices(("Tx.Select", "Tx.Commit", "Tx.Rollback"), (2, 3, 2))[0]
-        )
+        """Begin a transaction on a channel, or end one."""
+        chance = self._chance
+        place = self._place()
+        is_odd = chance.happens(0.05)
+        if (place in self._transactional) == is_odd:
+            self._transactional.add(place)
+            return Call(*place, "Tx.Select")
+        return Call(*place, chance.random.choices(("Tx.Commit", "Tx.Rollback"), (3, 2))[0])
 
     # Ends
 
@@ -249,13 +269,13 @@ class _Generator:
         return Leave(self._place()[0], self._chance.happens(0.4))
 
     def _wait(self) -> Step:
-        return Wait(130)
+        return Wait(400)
 
     # The management API
 
     def _permit(self) -> Step:
         """What the second connection's user may do; the conversation begins with it."""
-        pattern = (".*", ".*", "^q", "^x", "^(q|amq)", "")
+        pattern = (*[".*"] * 8, "^q", "^x", "^(q|amq)", "")
         body = {key: self._chance.one(pattern) for key in ("configure", "write", "read")}
         return Request("PUT", f"permissions/{VHOST}/limited", body)
 
@@ -294,7 +314,7 @@ class _Generator:
         limit = chance.one(("max-queues", "max-connections"))
         if chance.happens(0.4):
             return Request("DELETE", f"vhost-limits/{VHOST}/{limit}")
-        return Request("PUT", f"vhost-limits/{VHOST}/{limit}", {"value": chance.one((-1, 0, 2, 5))})
+        return Request("PUT", f"vhost-limits/{VHOST}/{limit}", {"value": chance.one((-1, 2, 5, 9))})
 
     def _odd(self) -> Step:
         """What clients do seldom."""

@@ -88,7 +88,8 @@ def played(stage: Stage, steps: Sequence[Step], agreement_s: float = AGREEMENT_S
         return _first_difference(sides, steps, agreement_s)
     finally:
         for _, http in stage.both:
-            http.delete(f"vhosts/{vhost}").raise_for_status()
+            # RabbitMQ fails here now and then, and the next conversation has another name.
+            http.delete(f"vhosts/{vhost}")
 
 
 def _first_difference(sides: list[Side], steps: Sequence[Step], agreement_s: float) -> Difference | None:

@@ -12,6 +12,7 @@ from pamqp import body, commands, header
 
 from tests.conformance.brokers import Broker
 from tests.conformance.conversations.chance import QUEUES, USERS
+from tests.conformance.conversations.http_answers import answer_of
 from tests.conformance.conversations.line import Line, answers_of
 from tests.conformance.conversations.steps import (
     REPLY,
@@ -29,23 +30,6 @@ from tests.conformance.conversations.witness import Events, Witness
 
 OBSERVER: Final = 9
 UNKNOWN_TAG: Final = 1000
-UNTOLD: Final = frozenset(
-    {
-        "vhost",
-        "rabbit_version",
-        "rabbitmq_version",
-        "product_name",
-        "product_version",
-        "rabbitmq_definition_format",
-        "original_vhost_name",
-        "original_cluster_name",
-        "explanation",
-        "metadata",
-        "description",
-        "default_queue_type",
-    }
-)
-"""Fields of definitions that differ: docs/deviations.md."""
 UNCOUNTED: Final = ("quorum", "stream")
 """3.10 counts no consumers of a stream and its messages later, and a get from a quorum queue as a consumer."""
 LOCKED: Final = 405
@@ -89,8 +73,8 @@ class Side:
             line = self._line(step.connection)
             if line is not None:
                 line.step = number
-                self._waits = line
-                self._send(line, step)
+                if self._send(line, step):
+                    self._waits = line
 
     def finish(self) -> None:
         """Read until the step is answered."""
@@ -106,16 +90,19 @@ class Side:
                 self._lines[number] = line
         return line
 
-    def _send(self, line: Line, step: Call | Publish | Settle) -> None:
+    def _send(self, line: Line, step: Call | Publish | Settle) -> bool:
+        """Send a step; return whether it was possible."""
         view = line.channel(step.channel)
         if view is None or not line.is_open:
-            return
+            return False
         if isinstance(step, Publish):
             if view.published is not None:
                 view.published += 1
                 view.unconfirmed.add(view.published)
             line.send(step.channel, *self._message(step))
         elif isinstance(step, Settle):
+            if step.nth >= 0 and not view.unsettled:
+                return False
             tag, multiple = self._tag(line, step)
             arguments = {"delivery_tag": tag}
             arguments |= {} if step.how == "Reject" else {"multiple": multiple}
@@ -124,6 +111,7 @@ class Side:
             line.send(step.channel, getattr(commands.Basic, step.how)(**arguments))
         else:
             self._call(line, step)
+        return True
 
     def _call(self, line: Line, step: Call) -> None:
         klass, _, name = step.method.partition(".")
@@ -162,10 +150,7 @@ class Side:
         view = line.channels[step.channel]
         if step.nth < 0:
             return (0 if step.nth == -1 else UNKNOWN_TAG), step.multiple
-        ordered = view.in_order()
-        if not ordered:
-            return view.last_tag + 1, step.multiple
-        tags = [one.tag for one in ordered]
+        tags = [one.tag for one in view.in_order()]
         return tags[min(step.nth, len(tags) - 1)], step.multiple and tags == sorted(tags)
 
     def _leave(self, step: Leave) -> None:
@@ -177,11 +162,8 @@ class Side:
 
     def _request(self, step: Request) -> None:
         path = step.path.replace(VHOST, quote(self._vhost, safe=""))
-        reply = self._http.request(step.method, path, json=step.body)
-        body = [definitions(self.witness.names.value(reply.json()))] if step.method == "GET" else []
-        # For a permission on a further topic exchange RabbitMQ answers as for a change.
-        status = 204 if step.path.startswith("topic-perm") and reply.status_code == 201 else reply.status_code
-        self.witness.note(OBSERVER, 0, "requests", status, *body)
+        reply = self._http.request(step.method, path, json=step.body, auth=(step.user, step.user))
+        self.witness.note(OBSERVER, 0, "requests", *answer_of(step, reply, self.witness.names))
 
     def _drain(self, queue: str) -> None:
         """Get without acknowledgements until the queue is empty, or refuses."""
@@ -211,15 +193,3 @@ class Side:
                 own = dict(zip(locked, line.probed(locked), strict=True))
                 states = [own.get(queue, state) for queue, state in zip(QUEUES, states, strict=True)]
         return self.witness.events(), states
-
-
-def definitions(value: Any) -> Any:
-    """Definitions in an order of their own, without what names the product and the virtual host."""
-    if isinstance(value, dict):
-        return {key: definitions(each) for key, each in value.items() if key not in UNTOLD}
-    if isinstance(value, list):
-        # Once a limit was deleted, RabbitMQ keeps an empty list of them.
-        kept = [each for each in value if not (isinstance(each, dict) and each.get("value") in ([], {}))]
-        return sorted(map(definitions, kept), key=str)
-    # RabbitMQ writes an argument without a value as a word.
-    return "undefined" if value is None else value

@@ -48,8 +48,8 @@ class Settle:
     channel: int
     how: Literal["Ack", "Nack", "Reject"]
     nth: int
-    """Of the channel's unsettled deliveries, the oldest first and the last if there are fewer; -1 is tag 0, and -2 an
-    unknown tag."""
+    """Of the channel's unsettled deliveries, the oldest first and the last if there are fewer; without any, nothing is
+    settled. -1 is tag 0, and -2 an unknown tag."""
     multiple: bool = False
     requeue: bool = True
 
@@ -64,11 +64,12 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the management API by an administrator; the path is relative to `/api/`."""
+    """A request of the management API; the path is relative to `/api/`."""
 
     method: str
     path: str
     body: Any = None
+    user: str = "guest"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ Events = dict[Stream, list[Any]]
 _CHOSEN: Final = re.compile(r"amq\.(?:gen|ctag)-[\w-]+")
 _REPLY_NAME: Final = re.compile(r"amq\.rabbitmq\.reply-to\.[\w.=+/-]+")
 _NUMBER_TYPES: Final = re.compile(
-    r"(type '|acceptable_type,|integer, got )"
+    r"(type '|field type |acceptable_type,|integer, got )"
     r"(?:byte|short|signedint|long|unsignedbyte|unsignedshort|unsignedint|float|double)"
 )
 """The type of a number in a refusal is that of the client's encoding, or not: docs/deviations.md."""
@@ -127,10 +127,15 @@ class Witness:
         self._events[connection, channel, kind].append(what)
 
     def events(self) -> Events:
-        """What was seen, sorted where the protocol leaves the order open."""
+        """What was seen, sorted where the protocol leaves the order open.
+
+        What still came on a connection that the broker ends depends on its timing.
+        """
+        ended = {connection for connection, channel, _ in self._events if not channel}
         return {
             stream: sorted(events) if stream[2] == "confirms" else list(events)
             for stream, events in self._events.items()
+            if stream[0] not in ended or not stream[1]
         }
 
     def agreed(self) -> None:

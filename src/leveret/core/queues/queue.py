@@ -267,21 +267,26 @@ class Queue:
     def room(self, body_bytes: int) -> int:
         """The number of further messages of a size that may be published; UNBOUNDED unless overflow rejects publishes.
 
-        Messages that go straight to a consumer do not count.
+        Messages that go straight to a consumer do not count, but each must fit into the empty queue, as in RabbitMQ.
         """
         settings = self.settings
         if settings.overflow == DROP_HEAD:
             return UNBOUNDED
-        ready, room = self.ready_count + len(self.gathered), UNBOUNDED
-        if settings.max_length is not None:
-            room = settings.max_length - ready
-        if settings.max_length_bytes is not None:
-            left = settings.max_length_bytes - self.ready_bytes - self.gathered.body_bytes
-            room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
-        if room <= 0 and self.consumers:
+        waiting, waiting_bytes = (
+            self.ready_count + len(self.gathered),
+            self.ready_bytes + self.gathered.body_bytes,
+        )
+        straight, room = 0, UNBOUNDED
+        if self.consumers:
             active = self.consumers.is_active
-            room = sum(each.capacity() for each in self.consumers if active(each)) - ready
-        return max(0, room)
+            straight = sum(each.capacity() for each in self.consumers if active(each)) - waiting
+            waiting, waiting_bytes = max(0, -straight), waiting_bytes if straight < 0 else 0
+        if settings.max_length is not None:
+            room = settings.max_length - waiting
+        if settings.max_length_bytes is not None:
+            left = settings.max_length_bytes - waiting_bytes
+            room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
+        return max(0, straight) + room if room > 0 else 0
 
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
         """Note that the gathered messages are in the log, from offset `first` on, in a chunk of `now_ms`."""

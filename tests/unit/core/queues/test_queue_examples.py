@@ -61,6 +61,24 @@ def test_a_queue_that_rejects_publishes_takes_as_many_as_its_length_allows(count
     assert queue.room(HEAD.body_bytes) == room
 
 
+@pytest.mark.parametrize(
+    ("limits", "prefetch", "room"),
+    [
+        ({"max_length": 0}, 5, 0),
+        ({"max_length_bytes": HEAD.body_bytes - 1}, 5, 0),
+        ({"max_length": 3}, 5, 8),
+        ({"max_length_bytes": 2 * HEAD.body_bytes}, 5, 7),
+        ({"max_length": 3}, 0, 3),
+    ],
+)
+def test_what_goes_straight_to_a_consumer_does_not_count_if_it_would_fit(
+    limits: dict[str, int], prefetch: int, room: int
+) -> None:
+    queue, _ = filled(0, overflow="reject-publish", **limits)
+    queue.consumers.add(Sink(prefetch))
+    assert queue.room(HEAD.body_bytes) == room
+
+
 def test_an_ack_settles_what_it_is_of_and_nothing_else() -> None:
     queue, log = filled(5)
     queue.take(5)
