@@ -277,13 +277,13 @@ class Engine:
             self._commit.refused(error)
         except Exception as error:
             self.fail(queue, error)
-        if queue.settings.expires_ms is not None and self._is_unused(queue, elapsed_ms):
+        # A queue that was deleted, or is led elsewhere now, may still be touched by what was under way to it.
+        has_deadline = queue.wait_ms is not None or queue.settings.expires_ms is not None
+        is_there = has_deadline and self._broker.queues.get(queue.key) is queue
+        if is_there and queue.damage is None and queue.is_unused(elapsed_ms):
             self._end_unused(queue)
-        self._deadlines.set(queue, None if queue.wait_ms is None else elapsed_ms + queue.wait_ms)
-
-    def _is_unused(self, queue: Queue, elapsed_ms: int) -> bool:
-        is_there = queue.damage is None and self._broker.queues.get(queue.key) is queue
-        return is_there and queue.is_unused(elapsed_ms)
+        wait_ms = queue.wait_ms if is_there else None
+        self._deadlines.set(queue, None if wait_ms is None else elapsed_ms + wait_ms)
 
     def _end_unused(self, queue: Queue) -> None:
         """Delete an unused queue; on a downstream its time begins anew, because its uses are at the upstream.
@@ -338,6 +338,10 @@ class Engine:
 
     def _retry_later(self, queue: Queue) -> None:
         self._deadlines.set(queue, self.elapsed_ms() + RETRY_MS)
+
+    def stepped_down(self, queue: Queue) -> None:
+        """Forget a queue that another node leads, so that its memory is free."""
+        self._deadlines.set(queue, None)
 
     def _due(self, queues: list[Queue]) -> None:
         """Flush queues with expired messages, and queues that expired."""

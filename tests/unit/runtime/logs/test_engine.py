@@ -432,6 +432,30 @@ async def test_a_queue_whose_log_a_full_disk_refused_takes_messages_once_there_i
     await site.stop()
 
 
+async def test_what_comes_late_to_a_deleted_queue_gives_it_no_deadline(tmp_path: Path) -> None:
+    """The queue, with all of its messages, stayed in memory until the last of them would have expired."""
+    site = await Site.started(tmp_path)
+    await site.apply(Put(Vhost(name="/")), Put(QueueDefinition(vhost="/", name="q")))
+    client, broker = Client(site), site.node.broker
+    expiring = header.ContentHeader(
+        body_size=3, properties=commands.Basic.Properties(delivery_mode=2, expiration="86400000")
+    )
+    client.send(commands.Basic.Publish(routing_key="q"), expiring, body.ContentBody(b"abc"))
+    await site.settle()
+    queue = broker.queues["/", "q"]
+    assert site.node.engine._deadlines._deadline_ms.keys() == {queue}
+    site.node.engine.stepped_down(queue)
+    assert not site.node.engine._deadlines._deadline_ms, (
+        "nor does one that another node leads have a deadline"
+    )
+    client.send(commands.Queue.Delete(0, "q"))
+    await site.settle()
+    broker.dirty[queue] = None
+    site.node.engine.flush()
+    assert not site.node.engine._deadlines._deadline_ms
+    await site.stop()
+
+
 async def test_a_leader_that_may_have_been_replaced_hands_out_nothing(tmp_path: Path) -> None:
     """It stood still for longer than its lease: the next leader has had messages settled since."""
     site = await Site.started(tmp_path)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Container
 from threading import Lock
 from typing import Final
 
@@ -71,6 +72,11 @@ class CompleteCopies:
         if name in self._names:
             del self._names[name]
             self._save_later()
+
+    def keep(self, names: Container[str]) -> None:
+        """Remove all logs but these, soon: other queues were deleted while this node did not run."""
+        for name in [name for name in self._names if name not in names]:
+            self.discard(name)
 
     def strike_out(self, name: str) -> None:
         """Remove a log that begins anew, with the next round of the group commit."""

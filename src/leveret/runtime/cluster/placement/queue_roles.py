@@ -23,7 +23,7 @@ from leveret.runtime.cluster.placement.local_queues import Lack
 from leveret.runtime.cluster.placement.mirror_grace_period import MirrorGracePeriod
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queues import ELSEWHERE, ClusterQueues
-from leveret.runtime.logs.log_store import log_name
+from leveret.runtime.logs.log_store import epoch_of, log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.source_link import MirroredLog
@@ -154,8 +154,11 @@ class QueueRoles:
         """See local_queues.LocalQueues."""
         queue = self._broker.queues.get(key)
         name = log_name(queue) if queue is not None else ""
+        known = self._queues.names.get(key, name)
+        # A log whose deletion etcd does not have yet stays: the record counts on it, and the deletion may fail.
+        is_counted_on = placement is not None and known != "" and epoch_of(known) == placement.epoch
         is_gone = queue is None and placement is None
-        if is_gone or self._queues.names.get(key, name) != name:
+        if is_gone or (known != name and not is_counted_on):
             # Not a queue that was declared since: it may be led here before its record has arrived.
             await self._forget(key)
         if placement is None or (queue is not None and queue.epoch == placement.epoch):
@@ -171,6 +174,10 @@ class QueueRoles:
             await self._lead(key, queue, placement)
         else:
             await self._stand_by(key, queue, placement)
+
+    def all_followed(self) -> None:
+        """See local_queues.LocalQueues."""
+        self._queues.all_followed()
 
     async def _forget(self, key: QueueKey) -> None:
         """Forget a deleted queue; if it was led here, the engine removes its log, and may not have done so yet."""

@@ -83,6 +83,10 @@ class ClusterQueues:
         self.names[key], self._keys[name] = name, key
         return name
 
+    def all_followed(self) -> None:
+        """Note that all records were followed once, after a start."""
+        self.complete.keep(self._keys)
+
     def take_replaced(self, key: QueueKey) -> list[str]:
         """Return, once, the logs of earlier queues of that name that other nodes led: their copies are of no use."""
         return self._replaced.pop(key, [])
@@ -223,3 +227,4 @@ class ClusterQueues:
     def step_down(self, queue: Queue) -> None:
         """Close the log of a queue that a placeholder has replaced; it may become a mirror's copy."""
         self._stores.step_down(queue)
+        self._engine.stepped_down(queue)

@@ -152,3 +152,18 @@ def test_a_damaged_list_is_begun_anew(tree: Tree, commits: GroupCommit) -> None:
     (tree.root / FILE).write_bytes(b"{")
     complete = CompleteCopies(tree, commits)
     complete.stop()
+
+
+async def test_after_a_start_the_list_has_no_log_of_a_queue_that_was_deleted_meanwhile(
+    tree: Tree, commits: GroupCommit
+) -> None:
+    """The log is there as the list is read, and is removed later in the start."""
+    complete = CompleteCopies(tree, commits)
+    complete.add(A)
+    complete.add(B)
+    await saved(tree, A, B)
+    again = CompleteCopies(tree, commits)
+    again.keep({B: ("/", "q")})
+    await saved(tree, B)
+    complete.stop()
+    again.stop()

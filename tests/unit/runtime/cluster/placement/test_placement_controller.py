@@ -106,6 +106,9 @@ class LocalQueues:
     def is_damaged(self, key: QueueKey) -> bool:
         return key in self.damaged
 
+    def all_followed(self) -> None:
+        pass
+
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         self.followed.append(placement)
         if placement is not None and placement.leader == "a":

@@ -150,6 +150,39 @@ async def test_a_deleted_queue_leaves_no_epoch_of_its_log_behind(tmp_path: Path)
     assert not node.tree.epochs
 
 
+async def test_a_log_stays_until_etcd_has_the_deletion_of_its_queue(tmp_path: Path) -> None:
+    """The leader removed it when a record of before the deletion came late; the deletion may have failed after that."""
+    node, keeping = kept_at(tmp_path / "a")
+    answers = await promised(keeping, node)
+    del keeping.known[KEY]
+    await keeping.follow(KEY, mirrored("a", "b", "b", majority=True))
+    assert (answers, [*node.sources.led]) == ([], [NAME]), "its promises are as before"
+    assert node.tree.path_of(NAME).exists()
+    await keeping.follow(KEY, None)
+    assert (answers, [*node.sources.led]) == ([True], [])
+    assert not node.tree.path_of(NAME).exists()
+
+
+def test_the_engine_forgets_a_queue_that_another_node_leads(tmp_path: Path) -> None:
+    """Its messages stayed in memory until the last of them would have expired."""
+    _, keeping = kept_at(tmp_path / "a")
+    forgotten: list[Any] = []
+    queues: Any = keeping._queues
+    queues._stores = SimpleNamespace(step_down=lambda queue: None)
+    queues._engine = SimpleNamespace(stepped_down=forgotten.append)
+    queue = queue_of(8)
+    queues.step_down(queue)
+    assert forgotten == [queue]
+
+
+async def test_a_log_goes_once_etcd_has_another_queue_of_the_name(tmp_path: Path) -> None:
+    node, keeping = kept_at(tmp_path / "a")
+    await promised(keeping, node)
+    del keeping.known[KEY]
+    await keeping.follow(KEY, Placement(9, "b", "b1", 1))
+    assert not node.tree.path_of(NAME).exists()
+
+
 async def promised(keeping: Keeper, node: Node) -> list[bool]:
     """The answer to a publisher at a queue whose mirror stands still."""
     answers: list[bool] = []
