@@ -53,8 +53,9 @@ class DefinitionsPublication:
     ) -> None:
         """Publish nothing yet.
 
-        `placed` returns the placement of a queue whose definition was put; `unrecorded` is called with a queue that
-        was put and deleted before either was written.
+        `placed` returns the placement of a queue whose definition was put. `unrecorded` is called with a queue whose
+        placement nobody asks for again: it was put and deleted before either was written, or this node has seen the
+        revision of its record.
         """
         self._member = member
         self._broker = broker
@@ -90,6 +91,7 @@ class DefinitionsPublication:
                     return
                 await self._member.all_have(revision)
                 for each in shared:
+                    self._forget_placements(each.changes, revision)
                     each.known()
         except Exception as error:
             # Whatever the error is: other nodes may lack these changes, and only the others' state counts.
@@ -99,6 +101,13 @@ class DefinitionsPublication:
             return
         self._task = None
         self._member.definitions_lock.check()
+
+    def _forget_placements(self, changes: list[d.Change], revision: int) -> None:
+        """Note that the records of queues were written; a record whose end came with it has told this node nothing."""
+        if self._member.state.revision >= revision:
+            for change in changes:
+                if isinstance(change, d.Put) and isinstance(change.entity, d.Queue):
+                    self._unrecorded(change.entity)
 
     async def _write(self, changes: list[d.Change]) -> int | None:
         """Write the changes; return the revision of the last one, or None if this node lost the lock."""

@@ -165,7 +165,7 @@ class QueueLocations:
             del self._fresh[key]
 
     def unrecorded(self, definition: d.Queue) -> None:
-        """Drop the placement of a queue that was deleted before its record was written."""
+        """Drop the placement of a queue that was deleted before its record was written, or whose record was seen."""
         fresh = self._fresh.get(definition.key)
         if fresh is not None and fresh.epoch == definition.epoch:
             del self._fresh[definition.key]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
@@ -58,23 +61,53 @@ def test_a_queue_that_is_declared_anew_while_its_deletion_is_written_has_its_own
     assert locations.known(KEY) is None
 
 
-async def test_a_queue_that_is_deleted_before_its_record_is_written_leaves_no_placement() -> None:
-    state, broker, written = ClusterState(KEYS), Broker(no_read), list[int]()
+def publishing(
+    locations: QueueLocations, broker: Broker, state: ClusterState, all_have: Callable[[int], Awaitable[None]]
+) -> DefinitionsPublication:
+    written: list[StoreTransaction] = []
+
+    async def transact(transaction: StoreTransaction) -> int:
+        written.append(transaction)
+        return len(written)
+
+    lock = SimpleNamespace(
+        lock_condition=Unchanged(KEYS.definitions_lock, 3), look=lambda: None, check=lambda: None
+    )
+    member: Any = SimpleNamespace(
+        store=SimpleNamespace(transact=transact), state=state, definitions_lock=lock, all_have=all_have
+    )
+    return DefinitionsPublication(member, broker, locations.first, locations.unrecorded)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+async def test_a_queue_whose_record_ends_before_this_node_looks_leaves_no_placement(is_seen: bool) -> None:
+    """The events of the record and of its end came together, so the node never saw the record."""
+    state, broker = ClusterState(KEYS), Broker(no_read)
     locations = QueueLocations(Cluster(port=0), state, broker, view)
     broker.apply(d.Put(d.Vhost(name="/")))
 
-    async def transact(transaction: StoreTransaction) -> int:
-        written.append(len(transaction.writes))
-        return len(written)
+    async def all_have(revision: int) -> None:
+        if is_seen:
+            state.apply([Event(KEYS.placement(*KEY), None, revision)], revision)
+            locations.recorded(KEY)
+
+    publication = publishing(locations, broker, state, all_have)
+    queue = d.Queue(vhost="/", name="q", epoch=1)
+    placed = locations.placement_of(queue, False)
+    publication.share([d.Put(queue)], lambda: None)
+    await until(lambda: not publication.is_busy)
+    assert locations.known(KEY) == (None if is_seen else placed)
+
+
+async def test_a_queue_that_is_deleted_before_its_record_is_written_leaves_no_placement() -> None:
+    state, broker = ClusterState(KEYS), Broker(no_read)
+    locations = QueueLocations(Cluster(port=0), state, broker, view)
+    broker.apply(d.Put(d.Vhost(name="/")))
 
     async def all_have(revision: int) -> None:
         """All nodes have it."""
 
-    lock = SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3), look=lambda: None)
-    member: Any = SimpleNamespace(
-        store=SimpleNamespace(transact=transact), state=state, definitions_lock=lock, all_have=all_have
-    )
-    publication = DefinitionsPublication(member, broker, locations.first, locations.unrecorded)
+    publication = publishing(locations, broker, state, all_have)
     queue, next_queue = (d.Queue(vhost="/", name="q", epoch=epoch) for epoch in (1, 2))
     locations.placement_of(queue, False)
     publication.share([d.Put(queue), d.Delete("queues", KEY)], lambda: None)
