@@ -168,7 +168,7 @@ class Publisher:
         if end - position < FRAME_HEAD_BYTES:
             return position
         fixed, next_body = wire.HEADER_BEGIN.unpack_from, wire.NEXT_BODY.unpack_from
-        next_frame, frame_end = _NEXT_FRAME.unpack_from, wire.FRAME_END
+        next_frame, frame_end, basic = _NEXT_FRAME.unpack_from, wire.FRAME_END, wire.CLASS_BASIC
         routes, read_traits = self._routes, self._connection.broker.headers.read
         last_fixed, last_next = end - wire.HEADER_BEGIN.size, end - _NEXT_BYTES
         content_max = self._content_bytes_max
@@ -202,7 +202,7 @@ class Publisher:
             if (
                 octet != frame_end
                 or head != route.header_head
-                or of_class != wire.CLASS_BASIC
+                or of_class != basic
                 or next_body(data, header_end) != (route.body_head, body_size)
                 or size + body_size > content_max
                 or not body_size
