@@ -176,7 +176,8 @@ class PublishRoute:
             return 0
         size = int.from_bytes(frame_head[3:], "big")
         if len(frame_head) < wire.FRAME_HEAD_BYTES or end < header_at + wire.HEADER_BEGIN.size:
-            return 1 if size >= wire.HEADER_BYTES_MIN or len(frame_head) < wire.FRAME_HEAD_BYTES else 0
+            may_be_regular = wire.HEADER_BYTES_MIN <= size <= content_bytes_max
+            return 1 if may_be_regular or len(frame_head) < wire.FRAME_HEAD_BYTES else 0
         _, _, of_class, body_bytes, _ = wire.HEADER_BEGIN.unpack_from(data, header_at)
         if of_class != wire.CLASS_BASIC or not 0 < body_bytes <= content_bytes_max - size:
             return 0

@@ -384,11 +384,13 @@ def test_a_body_frame_without_its_end_ends_the_connection_after_what_came_before
         ([publish(b"abc")[0], b"\2\0\1\0\0\0\5\0\x3c\0\0\0\xce"], 501),
         ([publish(b"abc")[0], b"\2\0\1\0\0\0\x0e\0\x32\0\0" + bytes(10) + b"\xce"], 505),
         ([b"\3\0\1" + (FRAME_MAX_BYTES + 1).to_bytes(4, "big")], 501),
+        ([publish(b"abc")[0], b"\2\0\1" + (FRAME_MAX_BYTES + 1).to_bytes(4, "big")], 501),
         ([b"\1\0\1\xff\xff\xff\xff\0\x3c\0\x28"], 501),
     ],
     ids=[
         "body too long", "method in a message", "method after header", "content alone", "body after empty body",
-        "immediate", "short method", "short header", "header of another class", "frame too large", "size that lies",
+        "immediate", "short method", "short header", "header of another class", "frame too large", "header too large",
+        "size that lies",
     ],
 )  # fmt: skip
 def test_content_that_breaks_the_rules_ends_the_connection_and_stores_nothing(
