@@ -27,6 +27,7 @@ from leveret.model.errors import (
     NotFound,
     PeerError,
     PreconditionFailed,
+    Refusal,
     StorageError,
 )
 from leveret.model.host_port import host_and_port
@@ -309,10 +310,13 @@ class StreamClient:
         match command:
             case PublishConfirm() if publisher := self._publishers.get(command.publisher):
                 publisher.confirmed(command.publishing_ids)
-            case PublishError():
+            case PublishError() if publisher := self._publishers.get(command.publisher):
                 code = command.failures[0].code if command.failures else Code.INTERNAL_ERROR
                 ids = ", ".join(str(each.publishing_id) for each in command.failures[:3])
-                raise self.connection.refusal(code, f"messages up to number {ids} (its log says why)")
+                # Other publishers' messages are none of its business.
+                publisher.refused(
+                    self.connection.refusal(code, f"messages up to number {ids} (its log says why)")
+                )
 
     def _chunks(self, stream: str, subscription: int, start: int, end: int) -> Iterator[memoryview]:
         """Yield the chunks of a subscription; each one gives a credit back."""
@@ -384,6 +388,7 @@ class RecoveryPublisher:
         self._forget = forget
         self._sent: deque[tuple[int, int]] = deque()
         self._early: set[int] = set()
+        self._refusal: Refusal | None = None
 
     def publish(self, run: MessageRun) -> None:
         """Send stored messages, in ascending order of ids; waits while too many runs are unconfirmed.
@@ -392,8 +397,10 @@ class RecoveryPublisher:
             Refusal: the server refused some of them.
             ConnectionLost: unconfirmed messages may or may not be stored; a new publisher finds out.
         """
+        self._check()
         while len(self._sent) >= UNCONFIRMED_MAX:
-            self._connection.await_command(PublishConfirm)
+            self._connection.await_command(StreamCommand)
+            self._check()
         self._sent.append((run.first, run.last))
         self._connection.send(run_head(self._number, run), run.data)
 
@@ -410,12 +417,13 @@ class RecoveryPublisher:
         link = self._connection
         deadline = time.monotonic() + timeout_s
         while self._sent and self._sent[0][0] <= up_to:
+            self._check()
             if (left := deadline - time.monotonic()) <= 0:
                 self._check_grown(timeout_s)
                 deadline = time.monotonic() + timeout_s
             elif self._taken is None or link.comes_within(left):
                 link.set_timeout(left)
-                link.await_command(PublishConfirm)
+                link.await_command(StreamCommand)
         link.set_timeout()
         self._there = max(self._there, up_to)
 
@@ -435,6 +443,16 @@ class RecoveryPublisher:
         self._forget()
         link = self._connection
         link.request(DeletePublisher(link.next_id(), self._number), DeletePublisherResponse)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Note that the server refused some messages; called by the client."""
+        self._refusal = refusal
+
+    def _check(self) -> None:
+        """Raise the server's refusal of some messages."""
+        if self._refusal is not None:
+            self._connection.set_timeout()
+            raise self._refusal
 
     def confirmed(self, publishing_ids: list[int]) -> None:
         """Note durable runs, by the id of their last message; called by the client."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any
 
 import pytest
 
-from leveret.model.errors import InvalidCommand, StorageError
+from leveret.model.errors import InvalidCommand, PreconditionFailed, StorageError
 from leveret.pipeline.upstream.stream_client import (
     GapError,
     RecoveryPublisher,
+    StreamClient,
     UpstreamUnreachable,
     connect,
     parse_endpoint,
@@ -20,6 +21,9 @@ from leveret.pipeline.upstream.stream_client import (
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import decode_header
 from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.codec import StreamCommand
+from leveret.wire.stream.commands import Heartbeat, PublishConfirm, PublishError
+from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.publish import MessageRun
 
 
@@ -138,3 +142,47 @@ def test_a_segment_of_which_no_more_comes_is_given_up_and_the_others_of_the_conn
     link = Appending(21, 40, 40, 58)
     with pytest.raises(StorageError, match="no message came since number 40"):
         announcing(link).wait_confirmed(60, 0.001)
+
+
+class Answering(Confirming):
+    """A connection of several publishers, to which the server answers so."""
+
+    peer = "node:5552"
+
+    def __init__(self, *answers: StreamCommand) -> None:
+        super().__init__([])
+        self.answers = deque(answers)
+        self.client = StreamClient.__new__(StreamClient)
+        connection: Any = self
+        self.client.connection = connection
+        self.client._publishers = {
+            number: RecoveryPublisher(connection, number, 0, lambda: None) for number in (1, 2)
+        }
+        for publisher in self.publishers:
+            publisher.publish(MessageRun.of(1, [b"x"]))
+
+    @property
+    def publishers(self) -> list[RecoveryPublisher]:
+        return [*self.client._publishers.values()]
+
+    def await_command(self, kind: object) -> None:
+        self.client._on_command(self.answers.popleft())
+
+    def refusal(self, code: int, what: str) -> PreconditionFailed:
+        return PreconditionFailed(f"{what}: code {code}")
+
+
+def test_what_the_server_refuses_of_one_queue_is_told_to_its_publisher_alone() -> None:
+    """Else another queue's segments are refused, and this one is waited for in vain."""
+    link = Answering(PublishError(2, [FailedPublish(1, 17)]), PublishConfirm(1, [1]), Heartbeat())
+    first, second = link.publishers
+    first.wait_confirmed(1, 5.0)
+    asks: list[Callable[[], None]] = [
+        lambda: second.wait_confirmed(1, 5.0),
+        lambda: second.publish(MessageRun.of(2, [b"x"])),
+    ]
+    for ask in asks:
+        with pytest.raises(PreconditionFailed, match="messages up to number 1 "):
+            ask()
+    assert len(link.answers) == 1, "nothing is waited for"
+    first.publish(MessageRun.of(2, [b"x"]))
