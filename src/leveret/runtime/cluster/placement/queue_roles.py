@@ -94,6 +94,9 @@ class QueueRoles:
         placement = self._locations.placement_of(definition, exclusive)
         queue = self._queues.new(definition, read, placement)
         if placement is None or queue.is_remote:
+            if definition.durable:
+                # A copy from before is deleted with the queue, also if that comes before its record is followed.
+                self._queues.name(definition)
             return queue
         is_mirrored = definition.durable and bool(placement.mirrors)
         if is_mirrored and self._queues.has_nothing(queue):

@@ -123,6 +123,17 @@ async def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_wa
     assert name in node.sources.led
 
 
+async def test_a_queue_that_is_deleted_before_its_record_is_followed_leaves_no_copy(tmp_path: Path) -> None:
+    """As while a node starts, between its recovery and its first look at the records."""
+    node, keeping = kept_at(tmp_path / "a")
+    node.append(NAME, count=3)
+    await node.commits.all_durable()
+    keeping.declared(queue_of(8).definition, Placement(8, "b", "b1", 1, ("a",), ("a",)))
+    await keeping.follow(KEY, None)
+    assert not (node.directory / NAME).exists()
+    assert not keeping._queues.names
+
+
 async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
     """It is declared before the end of the earlier queue's record is followed, as a busy node does."""
     node, keeping = kept_at(tmp_path / "a")
