@@ -112,7 +112,7 @@ torture: setup-test  ## kill and restart, over and over
 	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 -o faulthandler_timeout=0 $(TEST_ARGS)
 
 SIMULATE_S = 60
-simulate: setup  ## clusters in virtual time, from new seeds (SIMULATE_S=60 seconds of processor time)
+simulate: setup  ## clusters in virtual time, from new seeds (SIMULATE_S=60 seconds of processor time, SIMULATE_ARGS="--world churn")
 	@.venv/bin/python -m leveret.testing.simulation --cpu-seconds $(SIMULATE_S) $(SIMULATE_ARGS)
 
 transcripts: setup  ## play the stories of tests/transcripts again, and write what nodes say in them now

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.runtime.process.allocator import keep_freed_memory
 from leveret.testing.simulation.applications.publishers import FAST_COPIES
+from leveret.testing.simulation.worlds.churn import ChurnWorld
 from leveret.testing.simulation.worlds.cluster import ClusterWorld
 from leveret.testing.simulation.worlds.delayed import DelayedWorld
 from leveret.testing.simulation.worlds.followers import FollowerWorld
@@ -33,6 +34,7 @@ def _of_sites(module: str, name: str) -> Callable[..., SimulatedWorld]:
 WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "single": SingleWorld,
     "cluster": ClusterWorld,
+    "churn": ChurnWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
     "sites": _of_sites("two_sites", "SitesWorld"),

@@ -36,12 +36,12 @@ def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, A
 
 @pytest.mark.parametrize(
     ("world", "seed", "confirmed"),
-    [("cluster", 2, 300), ("followers", 1, 500), ("delayed", 21, 100), ("single", 2, 300)],
+    [("cluster", 2, 300), ("churn", 9, 300), ("followers", 1, 500), ("delayed", 21, 100), ("single", 2, 300)],
 )
 def test_a_run_of_each_world_keeps_what_it_confirmed_and_settled(
     world: str, seed: int, confirmed: int
 ) -> None:
-    summary = simulate(world, seed, 1)
+    summary = simulate(world, seed, 1, 10 if world == "churn" else 20)
     assert summary["failed"] == 0
     assert summary["confirmed"] > confirmed
 
@@ -73,6 +73,13 @@ def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> Non
     assert sum(summary["confirmed"] for summary in summaries) > 1_000
     assert sum(summary["settled"] for summary in summaries) > 300
     assert len(set().union(*(summary["faults"] for summary in summaries))) > 12
+
+
+@pytest.mark.story
+def test_queues_that_come_and_go_leave_nothing_and_lose_nothing_whatever_happens() -> None:
+    summary = simulate("churn", 2, 4, 10)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 1_000
 
 
 @pytest.mark.story
@@ -111,8 +118,9 @@ def test_two_sites_that_take_turns_keep_what_they_promised_and_list_the_rest() -
 
 
 @pytest.mark.story
-def test_a_run_is_its_seed_alone() -> None:
-    summaries = [simulate("cluster", 5, 1, 5), simulate("cluster", 5, 1, 5)]
+@pytest.mark.parametrize("world", ["cluster", "churn"])
+def test_a_run_is_its_seed_alone(world: str) -> None:
+    summaries = [simulate(world, 5, 1, 5), simulate(world, 5, 1, 5)]
     for summary in summaries:
         del summary["cpu_s"]
     assert summaries[0] == summaries[1]

@@ -43,18 +43,23 @@ class SimulatedClient(asyncio.Protocol):
     Attributes:
         on_confirm: called with (tag, multiple, ok) for each confirm.
         on_delivery: called for each delivery to a consumer.
+        on_return: called with the message id of each mandatory message that comes back.
         is_closed: whether the connection is gone.
+        is_refused: whether the node has closed the channel, because of its last method.
         published: the number of published messages, which is the delivery tag of the last expected confirm.
         reason: the reason of the end.
+        heard: the number of times that octets came from the node.
     """
 
     def __init__(self) -> None:
         """Begin without a connection."""
         self.on_confirm: Callable[[int, bool, bool], None] = lambda tag, multiple, ok: None
         self.on_delivery: Callable[[ClientDelivery], None] = lambda delivery: None
-        self.is_closed = False
+        self.on_return: Callable[[str], None] = lambda message_id: None
+        self.is_closed = self.is_refused = False
         self.published = 0
         self.reason = ""
+        self.heard = 0
         self._transport: asyncio.Transport
         self._octets = b""
         self._answers: deque[asyncio.Future[Any]] = deque()
@@ -63,7 +68,9 @@ class SimulatedClient(asyncio.Protocol):
         self._body = b""
 
     @classmethod
-    async def connect(cls, network: SimulatedNetwork, port: int, *, heartbeat_s: int = 0) -> SimulatedClient:
+    async def connect(
+        cls, network: SimulatedNetwork, port: int, *, heartbeat_s: int = 0, vhost: str = "/"
+    ) -> SimulatedClient:
         """Connect as guest and open the channel; with `heartbeat_s`, the caller sends heartbeats with `beat`.
 
         Raises:
@@ -79,7 +86,7 @@ class SimulatedClient(asyncio.Protocol):
             commands.Connection.StartOk(capabilities, "PLAIN", "\0guest\0guest", "en_US"), channel=0
         )
         client.send(commands.Connection.TuneOk(100, 131_072, heartbeat_s), channel=0)
-        await client.call(commands.Connection.Open("/"), channel=0)
+        await client.call(commands.Connection.Open(vhost), channel=0)
         await client.call(commands.Channel.Open())
         return client
 
@@ -117,10 +124,11 @@ class SimulatedClient(asyncio.Protocol):
         *,
         exchange: str = "",
         properties: Mapping[str, Any] | None = None,
+        mandatory: bool = False,
     ) -> None:
         """Publish a persistent message; without an exchange the routing key is a queue. Raises ClientClosed."""
         fields = {**(properties or {}), "delivery_mode": PERSISTENT, "message_id": message_id}
-        self.send(commands.Basic.Publish(0, exchange, routing_key))
+        self.send(commands.Basic.Publish(0, exchange, routing_key, mandatory))
         self.published += 1
         head = header.ContentHeader(0, len(body), for_pamqp(fields))
         self._transport.write(
@@ -162,6 +170,7 @@ class SimulatedClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
+        self.heard += 1
         octets = self._octets + data
         at = 0
         while len(octets) - at >= wire.FRAME_HEAD_BYTES:
@@ -191,6 +200,7 @@ class SimulatedClient(asyncio.Protocol):
                 self.on_confirm(method.delivery_tag, method.multiple, isinstance(method, commands.Basic.Ack))
             case commands.Basic.Cancel() | commands.Channel.Close() | commands.Connection.Close():
                 # After a channel error, an application closes its connection and opens another one.
+                self.is_refused = isinstance(method, commands.Channel.Close)
                 self._ended(getattr(method, "reply_text", "consumer cancelled"))
                 self._transport.abort()
             case _ if isinstance(method, _CONTENT):
@@ -217,5 +227,7 @@ class SimulatedClient(asyncio.Protocol):
         )
         if isinstance(method, commands.Basic.Deliver):
             self.on_delivery(delivery)
+        elif isinstance(method, commands.Basic.Return):
+            self.on_return(delivery.message_id)
         elif isinstance(method, commands.Basic.GetOk):
             self._answer(delivery)

@@ -128,16 +128,26 @@ class SimulatedOperator:
         self, node: SimulatedNode, name: str, pattern: str, definition: dict[str, Any]
     ) -> asyncio.Task[None]:
         """Set a policy at a node."""
+        policy = d.Policy(vhost="/", name=name, pattern=pattern, definition=definition, apply_to="queues")
+        return self.change(node, d.Put(policy))
+
+    def change(self, node: SimulatedNode, *changes: d.Change) -> asyncio.Task[None]:
+        """Change definitions at a node; the deletion of what is not there has no effect."""
         roles = node.roles
         assert roles is not None
-        policy = d.Policy(vhost="/", name=name, pattern=pattern, definition=definition, apply_to="queues")
 
         async def change() -> None:
             async with roles.node.changing():
-                roles.node.broker.apply(d.Put(policy))
+                for each in changes:
+                    roles.node.broker.apply(each)
                 await roles.node.commit()
 
         return self.at(node, change)
+
+    def any_node(self, random: Random) -> SimulatedNode | None:
+        """Return one of the open nodes; None without any."""
+        opened = [node for node in self._nodes if node.is_open]
+        return random.choice(opened) if opened else None
 
 
 async def _patiently(command: Callable[[], Coroutine[Any, Any, object]]) -> None:

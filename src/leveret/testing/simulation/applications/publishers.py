@@ -13,7 +13,7 @@ from leveret.testing.applications.run_books import BookedMessage
 from leveret.testing.simulation.applications.application import ANSWER_TIMEOUT_S, SimulatedApplication
 from leveret.testing.simulation.applications.client import SimulatedClient
 
-_UNCONFIRMED_MAX: Final = 100
+UNCONFIRMED_MAX: Final = 100
 _IN_TRANSACTION_MAX: Final = 5
 _ROLLED_BACK: Final = 0.2
 FAST_COPIES: Final = 500
@@ -96,7 +96,7 @@ class SimulatedPublisher(SimulatedApplication):
         while not self.is_stopping and not client.is_closed:
             tag += 1
             self._unconfirmed[tag] = self.publish(client, origin)
-            if len(self._unconfirmed) >= _UNCONFIRMED_MAX:
+            if len(self._unconfirmed) >= UNCONFIRMED_MAX:
                 waiting = asyncio.get_running_loop().create_future()
                 self._wakes.append(waiting)
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):

@@ -62,19 +62,19 @@ class SimulatedUsers:
     ) -> SimulatedPublisher:
         """Return an application that publishes to these queues."""
         kind = SimulatedTransactionalPublisher if in_transactions else SimulatedPublisher
-        return kind(*self._given("p"), queues=queues, pace=self._paced(pace), exchange=exchange)
+        return kind(*self.given("p"), queues=queues, pace=self._paced(pace), exchange=exchange)
 
     def consumer(self, queue: str, habit: ConsumingHabit | None = None) -> SimulatedConsumer:
         """Return an application that consumes a queue."""
-        return SimulatedConsumer(*self._given("c"), queue=queue, habit=habit or ConsumingHabit())
+        return SimulatedConsumer(*self.given("c"), queue=queue, habit=habit or ConsumingHabit())
 
     def reader(self, stream: StreamBooks) -> SimulatedStreamReader:
         """Return an application that reads a stream."""
-        return SimulatedStreamReader(*self._given("r"), stream=stream)
+        return SimulatedStreamReader(*self.given("r"), stream=stream)
 
     def numbering_publisher(self, stream: StreamBooks, pace: PublishingPace) -> SimulatedStreamClient:
         """Return an application that publishes over the stream protocol, under a name of its own."""
-        name, network, _, books, random = self._given("sp")
+        name, network, _, books, random = self.given("sp")
         paced = self._paced(pace)
         role = NumberingPublisher(name, stream, random, lambda: paced.pause_s(random, len(books.messages)))
         return SimulatedStreamClient(
@@ -83,7 +83,7 @@ class SimulatedUsers:
 
     def storing_reader(self, stream: StreamBooks) -> SimulatedStreamClient:
         """Return an application that reads over the stream protocol, and stores its offset."""
-        name, network, _, books, random = self._given("sr")
+        name, network, _, books, random = self.given("sr")
         role = StoringReader(name, stream, random)
         return SimulatedStreamClient(
             name, network, self._stream_ports, books, random, stream=stream, role=role
@@ -93,12 +93,13 @@ class SimulatedUsers:
         """Return an application that declares, uses and deletes a queue of its own."""
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
         pace = self._paced(PublishingPace(OWNED_INTERVAL_S))
-        return SimulatedQueueOwner(*self._given("o"), queue=queue, arguments=given, idle_s=idle_s, pace=pace)
+        return SimulatedQueueOwner(*self.given("o"), queue=queue, arguments=given, idle_s=idle_s, pace=pace)
 
     def _paced(self, pace: PublishingPace) -> PublishingPace:
         return pace._replace(fast_copies=self.fast_copies)
 
-    def _given(self, kind: str) -> tuple[str, SimulatedNetwork, Sequence[int], RunBooks, Random]:
+    def given(self, kind: str) -> tuple[str, SimulatedNetwork, Sequence[int], RunBooks, Random]:
+        """Return the first arguments of a new application: a name of this kind, and what all need."""
         self._count += 1
         name = f"{kind}{self._count}"
         return name, self._network, self._ports, self._books, Random(f"{name} {self._seed}")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final, cast
 
 from leveret.core.queues.queue import Queue
-from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
+from leveret.core.replication.cluster import ClusterKeys, Placement
 from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.logs.log_home import directory_of
@@ -89,11 +89,7 @@ class ClusterWorld(EtcdWorld):
 
     async def set_up(self) -> None:
         """See SimulatedWorld."""
-        for _ in range(self.size):
-            self._add_member()
-        self.start_all()
-        await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
-        await self._mirror(self.nodes[0], self._definition())
+        await self.begin()
         for queue in ("m1", "m2", "m3", DEAD_QUEUE):
             await self.declare(queue)
         await self.declare("quorum", x_queue_type="quorum")
@@ -105,6 +101,14 @@ class ClusterWorld(EtcdWorld):
             self._add_follower(self.nodes[0])
         await self.until_whole()
         self._begin_work(stream)
+
+    async def begin(self) -> None:
+        """Start the nodes, and set a policy that mirrors queues."""
+        for _ in range(self.size):
+            self._add_member()
+        self.start_all()
+        await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
+        await self._mirror(self.nodes[0], self._definition())
 
     def _add_follower(self, followed: SimulatedNode) -> None:
         """Make a node outside the cluster a follower of one of its nodes."""
@@ -263,13 +267,17 @@ class ClusterWorld(EtcdWorld):
         self.loop.call_later(LEADERS_S, self._look_at_leaders, context=self._context)
         if self.etcd_stops.locked() or self.fault is not None:
             return
-        found = ((("/", name), self._placement(("/", name))) for name in self.queues)
-        placed = [(key, _host(each.leader), each.epoch) for key, each in found if each is not None]
+        placed = [(key, _host(each.leader), each.epoch) for key, each in self.watched().items()]
         for node in self.opened:
             for key, leader, epoch in placed if self.has_lease(node.name) else ():
                 if leader not in ("", node.name) and _serves(node, key, epoch):
                     text = f"two leaders: {node.name} serves queue {key[1]}, which {leader} leads"
                     self.fault = BooksFault(text)
+
+    def watched(self) -> dict[tuple[str, str], Placement]:
+        """Return etcd's records of the queues that one node serves at a time."""
+        found = ((("/", name), self._placement(("/", name))) for name in self.queues)
+        return {key: placement for key, placement in found if placement is not None}
 
     def _asked_for(self, transaction: StoreTransaction) -> None:
         """Note the moment at which a record that counts on another mirror is on its way to etcd."""
@@ -320,11 +328,16 @@ class ClusterWorld(EtcdWorld):
     def _move(self, node: SimulatedNode) -> None:
         if not node.is_open:
             return
-        cluster = _cluster(node)
-        key = ("/", self.random.choice((*self.queues, STREAM_NAME)))
-        leader = cluster.placement(key).leader
-        to = self.random.choice(cluster.members())
-        self.operator.at(node, partial(cluster.ask_to_move, key, Placement(1, leader, "", 1), to))
+        cluster, keys = _cluster(node), self.movable()
+        if keys:
+            key = self.random.choice(keys)
+            leader = cluster.placement(key).leader
+            to = self.random.choice(cluster.members())
+            self.operator.at(node, partial(cluster.ask_to_move, key, Placement(1, leader, "", 1), to))
+
+    def movable(self) -> list[tuple[str, str]]:
+        """Return the queues whose leaders an operator moves."""
+        return [("/", name) for name in (*self.queues, STREAM_NAME)]
 
     def _rebalance(self, node: SimulatedNode) -> None:
         if node.is_open:
@@ -403,14 +416,17 @@ class ClusterWorld(EtcdWorld):
         if self.etcd_stops.locked():
             # The etcd in its place may be one without placements.
             return {node.full_name for node in self.nodes}
-        return {placement.leader for placement in self._placements()}
+        return {placement.leader for placement in self.placed().values()}
 
-    def _placements(self) -> list[Placement]:
+    def placed(self) -> dict[tuple[str, str], Placement]:
         """Return the placements in etcd."""
-        state = ClusterState(KEYS)
-        found = self.etcd.state
-        state.apply(differences({}, found.entries, found.revision), found.revision)
-        return [placed.placement for placed in state.placements.values()]
+        placed: dict[tuple[str, str], Placement] = {}
+        for key, entry in self.etcd.state.entries.items():
+            if key.startswith(PLACEMENTS):
+                parsed = KEYS.parse(key)
+                assert parsed is not None
+                placed[parsed.names[0], parsed.names[1]] = decoded(entry.value)
+        return placed
 
     def has_returned(self, node: SimulatedNode) -> bool:
         """See EtcdWorld: whether the node is a synchronised mirror again."""
@@ -420,6 +436,12 @@ class ClusterWorld(EtcdWorld):
 
     async def heal(self) -> None:
         """See SimulatedWorld: sets a policy that synchronises all mirrors."""
+        await self.until_open()
+        await self.synchronise()
+        await self.examine()
+
+    async def until_open(self) -> None:
+        """End all faults; return once all nodes that run for good are open."""
         await self.until_up()
         await self.until(lambda: all(node.is_open or node.ended for node in self.nodes), "all nodes start")
         for node in list(self.nodes):
@@ -427,6 +449,9 @@ class ClusterWorld(EtcdWorld):
                 # The node that received the command to forget this one ended before its success was visible.
                 self._renew(node)
         await self.until(lambda: bool(self.opened), "a node is open")
+
+    async def synchronise(self) -> None:
+        """Set a policy that synchronises all mirrors, and wait until they are synchronised."""
         while True:
             node = self.opened[0]
             await self._mirror(node, {**POLICY, "ha-mode": "all"})
@@ -434,13 +459,12 @@ class ClusterWorld(EtcdWorld):
             if node.is_open:
                 break
         await self.until_whole()
-        await self.examine()
 
     def copies(self) -> list[tuple[Path, Path, list[str]]]:
         """See EtcdWorld."""
         nodes = {node.full_name: node for node in self.opened}
         found: list[tuple[Path, Path, list[str]]] = []
-        for placement in self._placements():
+        for placement in self.placed().values():
             leader, logs = nodes.get(placement.leader), [_log_name(placement)]
             if leader is not None:
                 mirrors = [nodes[each] for each in placement.synchronised if each in nodes]
@@ -478,16 +502,18 @@ class ClusterWorld(EtcdWorld):
             if not node.is_open:
                 found.append(f"{node.name} is not open")
                 continue
-            cluster = _cluster(node)
             for queue in (*self.queues, STREAM_NAME):
-                placement = cluster.placement(("/", queue))
-                if queue != "alone" and not placement.mirrors:
-                    found.append(f"{node.name}: {queue} has no mirrors")
-                elif placement.state != "running" or len(placement.synchronised_mirrors) < len(
-                    placement.mirrors
-                ):
-                    found.append(f"{node.name}: {queue} {placement}")
+                found += self.unsynchronised(node, ("/", queue), is_mirrored=queue != "alone")
         return found
+
+    def unsynchronised(self, node: SimulatedNode, key: tuple[str, str], *, is_mirrored: bool) -> list[str]:
+        """Return a text if a queue is not led, or if its mirrors are not synchronised, as an open node sees it."""
+        placement = _cluster(node).placement(key)
+        if is_mirrored and not placement.mirrors:
+            return [f"{node.name}: {key[1]} has no mirrors"]
+        if placement.state != "running" or len(placement.synchronised_mirrors) < len(placement.mirrors):
+            return [f"{node.name}: {key[1]} {placement}"]
+        return []
 
 
 def _host(name: str) -> str:

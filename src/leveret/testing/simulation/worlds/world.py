@@ -385,8 +385,12 @@ class SimulatedWorld:
         self.disks.limit(directory, None)
 
     def waits(self, batch: ConfirmBatch, queues: list[Queue]) -> None:
-        """See promises.PromiseWatch; only for queues that are never deleted."""
-        self.audit.tied(batch, [each for each in queues if each.key[1] in self.queues])
+        """See promises.PromiseWatch."""
+        self.audit.tied(batch, [each for each in queues if self.is_audited(each)])
+
+    def is_audited(self, queue: Queue) -> bool:
+        """Return whether each confirm in a queue is compared with the disks: by default if it is never deleted."""
+        return queue.key[1] in self.queues
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
         """See promises.PromiseWatch. Note a fault if the node must not confirm the batch."""
