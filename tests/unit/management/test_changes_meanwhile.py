@@ -142,6 +142,6 @@ def test_a_purge_ends_in_order_although_the_node_has_stopped_serving_who_asked_f
         node.ended.set()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(node, "commit", commit)
+    monkeypatch.setattr(node, "messages_durable", commit)
     assert admin.delete("/api/queues/%2F/q/contents").status_code == 503
     node.host.flush()

@@ -429,7 +429,7 @@ async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
     disk.is_full = True
     site.node.broker.apply(d.Delete("vhosts", ("v",)))
     # What was appended becomes durable when there is nothing any more to copy it to.
-    await site.settle()
+    await site.node.messages_durable()
     await site.node.collector.retain()
     assert not site.node.failed.is_set()
 
