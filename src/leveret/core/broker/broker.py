@@ -615,7 +615,7 @@ class Broker:
         """The queues a message goes to; `copies` are further routing keys that it has.
 
         Raises:
-            NotFound: no such exchange.
+            NotFound: no such exchange. TooManyPatterns: see Topology.
         """
         self.exchange(vhost, exchange)
         names = self.topologies[vhost].route(exchange, routing_key, headers, copies)

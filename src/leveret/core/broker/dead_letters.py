@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.deaths import DeadMessage, Death
-from leveret.core.broker.routing import MessageHeaders
+from leveret.core.broker.routing import MessageHeaders, TooManyPatterns
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import head_of_octets
@@ -131,7 +131,11 @@ class _Targets:
         # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
         octets = (dead.route[2 + dead.route[0] :], *dead.copies)
         key, *others = [each.decode(errors="surrogateescape") for each in octets]
-        found = self._broker.route(self._vhost, self._exchange, key, readable, others)
+        try:
+            found = self._broker.route(self._vhost, self._exchange, key, readable, others)
+        except TooManyPatterns:
+            # Nobody can be told. Whoever publishes with such a key is refused.
+            found = []
         if not (dead.copies or headers.asked):
             self._known[dead.route] = found
         return found

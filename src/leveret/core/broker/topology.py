@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
-from leveret.core.broker.routing import ROUTERS, Headers, Router
+from leveret.core.broker.routing import ROUTERS, VISITS_MAX, Headers, Router, TooManyPatterns
 from leveret.core.queues.counters import Counters
 from leveret.core.rules.queue_arguments import missing_copies
 from leveret.core.rules.validation import STREAM, check_exchange_arguments, check_name, queue_type
@@ -93,6 +93,7 @@ class Topology:
         self.queues: dict[str, Queue] = {}
         self.queue_policies: dict[str, EffectivePolicy] = {}
         self.looked_at = 0
+        self._visited = 0
         self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
         for name, kind in PREDECLARED.items():
             internal = name == TRACE_EXCHANGE
@@ -145,10 +146,14 @@ class Topology:
 
         `copies` are further routing keys. As in RabbitMQ, a message has all of its keys at each exchange that it comes
         to, and goes to the alternate of an exchange where none of them leads on.
+
+        Raises:
+            TooManyPatterns: topic exchanges have too many patterns that may match.
         """
         keys = [routing_key, *copies]
         if exchange == DEFAULT_EXCHANGE:
             return list(dict.fromkeys(key for key in keys if key in self.queues))
+        self._visited = 0
         queues: dict[str, None] = {}
         seen, waiting = {exchange}, [exchange]
         while waiting:
@@ -168,7 +173,12 @@ class Topology:
         matched = False
         # A message may have 20,000 keys.
         for key in keys[:1] if router.ignores_key else keys:
-            for binding in router.match(key, headers):
+            found = router.match(key, headers)
+            self.looked_at += router.compared
+            self._visited += router.visited
+            if self._visited > VISITS_MAX:
+                raise TooManyPatterns(key)
+            for binding in found:
                 matched = True
                 if binding.destination_type == "queue":
                     queues[binding.destination] = None
@@ -176,5 +186,4 @@ class Topology:
                     onward.append(binding.destination)
         if not matched and state.alternate:
             onward.append(state.alternate)
-        self.looked_at += router.compared
         return onward

@@ -57,6 +57,8 @@ FLOW_SHOWN_MS: Final = 5_000
 _BASIC: Final = b"\0\x3c"
 """The class id of the methods that carry messages."""
 _FRAMES_OF_A_METHOD: Final = 4
+_FRAMES_OF_A_REFUSAL: Final = 150
+"""To refuse a method may take long, and is logged. It counts once it is done: otherwise its turn might never come."""
 FRAME_BYTES: Final = 128
 """A method that is longer than this counts for more, because its tables may have a value in each octet."""
 _ACK_BYTES: Final = 13
@@ -570,6 +572,7 @@ class ClientConnection(ConnectionBase):
         if channel is not None and (
             (isinstance(error, Fault) and error.code == 406) or code in (311, 403, 404, 405, 406)
         ):
+            self.take_turn(_FRAMES_OF_A_REFUSAL)
             self.send(wire.close_method(number, code, text, *ids))
             channel.abandon()
             self.publisher.forget()

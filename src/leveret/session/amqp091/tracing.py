@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.core.broker.deaths import carbon_copies, header_entries
-from leveret.core.broker.routing import no_headers
+from leveret.core.broker.routing import TooManyPatterns, no_headers
 from leveret.core.broker.topology import TRACE_EXCHANGE
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, make_head
@@ -75,7 +75,10 @@ def _trace(
         return
     if not connection.is_traced:
         return
-    queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), no_headers)
+    try:
+        queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), no_headers)
+    except TooManyPatterns:
+        return
     if not queues:
         return
     headers = _of_message(head) | headers_of_trace | _of_channel(connection, channel)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
+from leveret.core.broker import routing
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import RoutedLetters, Taken, route_dead_letters
 from leveret.core.broker.deaths import Death
@@ -52,6 +53,21 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     published = route_dead_letters(broker, queue, letters, 8)
     assert published == RoutedLetters(queue, letters, {queue: [Taken(0, 1, 1)]} if comes_back else {})
     assert len(queue.gathered) == comes_back
+
+
+def test_a_dead_letter_whose_key_is_matched_in_too_many_ways_goes_to_no_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error would take its queue down."""
+    monkeypatch.setattr(routing, "VISITS_MAX", 1)
+    broker = Broker(lambda queue, offset: [])
+    for entity in (d.Vhost(name="v"), d.Queue(vhost="v", name="q")):
+        broker.apply(d.Put(entity))
+    broker.apply(d.Put(d.Binding(vhost="v", source="amq.topic", destination="q", routing_key="#.a.#")))
+    queue: Queue = broker.queues["v", "q"]
+    queue.configure(QueueSettings(dead_letter_exchange="amq.topic"))
+    letters = DeadLetters([Run(0, alike(head_of(), [b"abc"]))], "rejected")
+    assert route_dead_letters(broker, queue, letters, 8) == RoutedLetters(queue, letters, {})
 
 
 @given(st.data())

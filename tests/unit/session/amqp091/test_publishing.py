@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
+from leveret.core.broker import routing
 from leveret.model import definitions as d
 from leveret.session.amqp091 import direct_reply
 from leveret.session.amqp091.blocked import BlockedReason
@@ -505,6 +506,47 @@ def test_a_reply_is_no_queue_for_a_mandatory_message_and_a_copy_may_be_one() -> 
     assert sent == [*reply, (1, b"1"), *returned, *reply, (1, b"2")]
     node.flush(session)
     assert node.queue("q").ready_count == 1
+
+
+def test_a_key_that_is_matched_in_too_many_ways_closes_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "VISITS_MAX", 5)
+    node, session = broker()
+    node.broker.bind(d.Binding(vhost="/", source="amq.topic", destination="q", routing_key="#.a.#"))
+    session.receive(b"".join(publish(b"1", "a", "amq.topic")), 0)
+    assert not take(session)
+    session.receive(b"".join(publish(b"2", "a.a.a", "amq.topic")), 0)
+    assert closes(session) == [(1, 406)]
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [b"1"]
+
+
+def test_a_refused_key_counts_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a client could have many refused in a row, each on another channel."""
+    monkeypatch.setattr(routing, "VISITS_MAX", 1000)
+    node = FakeNode()
+    session = connect(node, 1, 2, 3)
+    session.turn_frames = 30
+    for number in range(20):
+        pattern = ".".join(["#.a"] * number + ["#"])
+        node.broker.bind(
+            d.Binding(
+                vhost="/",
+                source="amq.topic",
+                destination_type="exchange",
+                destination="amq.fanout",
+                routing_key=pattern,
+            )
+        )
+    session.receive(
+        b"".join(
+            octets
+            for each in (1, 2, 3)
+            for octets in publish(b"1", ".".join("a" * 60), "amq.topic", channel=each)
+        ),
+        0,
+    )
+    assert closes(session) == [(1, 406)]
+    assert session.blocked_reason is BlockedReason.TURN
 
 
 def test_replies_that_a_client_does_not_read_take_only_so_much_memory(
