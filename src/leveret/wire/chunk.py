@@ -79,6 +79,8 @@ class Attribute(IntEnum):
     """name = an offset of the same log and a count of offsets, 8 and 4 octets; value = how often each came back."""
     ENDED = 23
     """no name, value 1: a settlement record of an outgoing log ends the queue that it belongs to."""
+    DIED = 24
+    """name = offsets of the same log, as in RETURNED; value = the reason of their death, until they are settled."""
     FILTER = 32
     """name = a filter value among the messages, empty for those without one; value 1 with no name: any."""
     CHECK = 127

@@ -18,7 +18,8 @@ all of it in one step (`SENT_FRAME_BYTES_MAX`). The methods of class 200:
     200,71  stored      u64 number | u16 code | octets of a text      the stream has it, or refuses it (code not 1)
     200,80  refused     u32 method | u16 code | octets of a text      in place of the answer to this method
 
-A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
+A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1; a nack with `requeue` is
+for good (core.queues.confirms). On its other channels,
 remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table
 `CLIENT`.
 
@@ -473,9 +474,9 @@ def declare(channel: int, queue: bytes) -> bytes:
     return _method(channel, QUEUE_DECLARE + b"\0\0" + shortstr(queue) + b"\x01\0\0\0\0")
 
 
-def nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
-    """basic.nack, from the receiver of the deliveries."""
-    bits = bytes((multiple | requeue << 1,))
+def nack(channel: int, tag: int, *, multiple: bool, requeue: bool, kept: bool = False) -> bytes:
+    """basic.nack, from the receiver of the deliveries; `kept` is a bit of our own, in the answer to publishes."""
+    bits = bytes((multiple | requeue << 1 | kept << 2,))
     return _method(channel, BASIC_NACK + _U64.pack(tag) + bits)
 
 

@@ -44,12 +44,7 @@ from leveret.core.queues import queue_types
 from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue, Reader
-from leveret.core.rules.queue_arguments import (
-    ARGUMENTS,
-    check_queue,
-    weaker_dead_lettering,
-    with_default_type,
-)
+from leveret.core.rules.queue_arguments import ARGUMENTS, AT_LEAST_ONCE, check_queue, with_default_type
 from leveret.core.rules.validation import (
     ALTERNATE_EXCHANGE,
     CLASSIC,
@@ -81,7 +76,7 @@ class Broker:
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         nodes: returns the number of nodes of the cluster, on which streams may be.
         fewer_copies, notices: sentences on streams and queues with fewer copies than asked for; the runtime empties it.
-        dead_letter_notices: sentences on dead letters, as `fewer_copies`; the runtime empties it.
+        weak_dead_letters: queues that ask for at-least-once, and may lack what else it needs; the runtime empties it.
         refreshing: the last queue or exchange to which `refresh_policies` applied policies, or could not.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters, stream_counters: message counters of the whole node, and of clients of the stream protocol.
@@ -92,7 +87,8 @@ class Broker:
         own_users: the users of the node's own jobs; they have all permissions.
         churn: the counts of opened and closed connections, channels and queues.
         departed: the counters of deleted queues, by queue type.
-        dead_lettered: the number of dead-lettered messages, by queue type and reason.
+        dead_lettered: the number of dead-lettered messages, by queue type, strategy and reason.
+        dead_letters_confirmed: the number of those, by queue type, that all targets have, with at-least-once.
         refuses_durable: whether too few followers are in sync, so that durable publishes with confirms are refused.
         may_deliver: returns whether no other node can lead by now, and settle what this one would deliver.
         known_routes: the number of routes and destinations that all connections keep, see session.amqp091.publishing.
@@ -127,7 +123,7 @@ class Broker:
         self.may_deliver: Callable[[], bool] = lambda: True
         self.deleted: list[Queue] = []
         self.fewer_copies, self.notices = list[str](), list[str]()
-        self.dead_letter_notices = list[str]()
+        self.weak_dead_letters: dict[Queue, None] = {}
         self.nodes: Callable[[], int] = lambda: 1
         self._owned: dict[object, dict[Queue, None]] = {}
         self.replication_changes: list[Queue] = []
@@ -140,7 +136,8 @@ class Broker:
         self.stream_errors: Counter[int] = Counter()
         self.direct_replies: dict[str, DirectReply] = {}
         self.departed: dict[str, Counters] = {}
-        self.dead_lettered: Counter[tuple[str, str]] = Counter()
+        self.dead_lettered: Counter[tuple[str, str, str]] = Counter()
+        self.dead_letters_confirmed: Counter[str] = Counter()
         self.refuses_durable = False
         self.known_routes = 0
         self.headers = HeaderReader()
@@ -226,7 +223,6 @@ class Broker:
                 self.topology(entity.vhost)
                 check_policy(entity)
                 self._put_policy(entity)
-                self.dead_letter_notices += weaker_dead_lettering(entity)
             case d.Permission() | d.TopicPermission():
                 self.topology(entity.vhost)
                 check_patterns(entity)
@@ -438,9 +434,9 @@ class Broker:
             self._share(d.Put(queue.definition))
         tagged = self._is_tagged(wanted.vhost)
         self.replication_changes += configure_queue(topology, queue, tagged=tagged)
+        self._note_strategy(queue)
         missing, less = topology.missing_copies(wanted, self.nodes())
         self.fewer_copies += [less] if missing else []
-        self.dead_letter_notices += weaker_dead_lettering(wanted)
         return queue
 
     def owned_by(self, owner: object) -> list[Queue]:
@@ -667,6 +663,10 @@ class Broker:
                 break
         return self.has_stale_policies
 
+    def _note_strategy(self, queue: Queue) -> None:
+        if queue.settings.dead_letter_strategy == AT_LEAST_ONCE and not queue.is_remote:
+            self.weak_dead_letters[queue] = None
+
     def _refresh(self, vhost: str, each: Queue | ExchangeState) -> None:
         topology = self.topologies[vhost]
         if isinstance(each, ExchangeState):
@@ -678,6 +678,7 @@ class Broker:
         settings = each.settings
         self.replication_changes += refresh_queue(topology, each, tagged=self._is_tagged(vhost))
         if each.settings != settings:
+            self._note_strategy(each)
             # Publishers may keep outdated properties of the queue, such as its room.
             self.version += 1
             self.dirty[each] = None

@@ -6,7 +6,7 @@ rejected the message on the way (`deaths`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,8 +16,10 @@ from leveret.core.broker.routing import MessageHeaders, TooManyPatterns
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import head_of_octets
-from leveret.core.queues.messages import Messages, Run, alike
-from leveret.core.queues.queue import UNBOUNDED, Queue
+from leveret.core.queues.messages import Messages, Run, alike, count_of
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import UNBOUNDED
+from leveret.core.rules.queue_arguments import AT_LEAST_ONCE, AT_MOST_ONCE
 from leveret.core.rules.validation import queue_type
 from leveret.wire.properties import SyntaxFault
 
@@ -31,11 +33,35 @@ class Taken(NamedTuple):
 
 
 class RoutedLetters(NamedTuple):
-    """Dead letters of a queue, and by target what was published of them; no target has them for sure yet."""
+    """Dead letters of a queue, and by target what was published of them; no target has them for sure yet.
+
+    Attributes:
+        keeps: whether the queue keeps letters until every target has them, and at least one has.
+        lost: the letters that have no target, as indices.
+        no_room: by target, the letters that it had no room for, as ranges of indices.
+    """
 
     queue: Queue
     letters: DeadLetters
     takers: dict[Queue, list[Taken]]
+    keeps: bool = False
+    lost: Sequence[int] = ()
+    no_room: Mapping[Queue, list[tuple[int, int]]] = {}
+
+    @property
+    def needs_repeat(self) -> bool:
+        """Whether letters have to be published again, whatever their targets do."""
+        return bool(self.lost or self.no_room)
+
+    @property
+    def why_repeated(self) -> str:
+        """The words for that in a log; empty if it is not so."""
+        exchange = self.queue.settings.dead_letter_exchange or ""
+        if self.lost:
+            return f"exchange '{exchange}' does not exist, or has no queue for them that they may go to"
+        if self.no_room:
+            return f"queue '{next(iter(self.no_room)).key[1]}' is full"
+        return ""
 
     def parted(
         self, refused: Mapping[Queue, Iterable[tuple[int, int]]]
@@ -50,29 +76,63 @@ class RoutedLetters(NamedTuple):
         Returns:
             The messages that all targets have, and letters to publish again, for the targets that miss them.
         """
-        runs = self.letters.runs
-        missing: list[set[Queue]] = [set() for run in runs for _ in range(len(run))]
-        for target, ranges in refused.items():
-            for start, many, place in self.takers.get(target, ()):
-                before = place - many
-                for since, last in ranges:
-                    for number in range(max(before, since), min(place, last)):
-                        missing[start + number - before].add(target)
         taken: list[Run] = []
         again: list[DeadLetters] = []
+        fates = self._fates(refused)
         at = 0
-        for run in runs:
+        for run in self.letters.runs:
             end = at + len(run)
-            for targets, group in groupby(range(at, end), missing.__getitem__):
+            for (is_missing, has), group in groupby(range(at, end), lambda index: fates[index].key):
                 indices = list(group)
                 part = _part(run, indices[0] - at, indices[-1] + 1 - at)
-                if targets:
-                    done = self.letters.done | (self.takers.keys() - targets)
-                    again.append(self.letters._replace(runs=[part], done=done))
+                if is_missing:
+                    done = self.letters.done | has
+                    again.append(self.letters._replace(runs=[part], done=done, is_again=True))
                 else:
                     taken.append(part)
             at = end
         return taken, again
+
+    def _fates(self, refused: Mapping[Queue, Iterable[tuple[int, int]]]) -> list[_Fate]:
+        fates = [_Fate() for run in self.letters.runs for _ in range(len(run))]
+        for target, parts in self.takers.items():
+            ranges = list(refused.get(target, ()))
+            for start, many, place in parts:
+                before = place - many
+                for fate in fates[start : start + many]:
+                    fate.has.add(target)
+                for since, last in ranges:
+                    for number in range(max(before, since), min(place, last)):
+                        fates[start + number - before].misses(target)
+        for target, refusals in self.no_room.items():
+            for first, last in refusals:
+                for fate in fates[first:last]:
+                    fate.misses(target)
+        # RabbitMQ's rule: a letter whose routes are gone meanwhile, and that one target has, is done.
+        if not self.letters.done:
+            for index in self.lost:
+                fates[index].is_missing = True
+        return fates
+
+
+class _Fate:
+    """What became of one letter: the targets that have it, and whether another one does not."""
+
+    __slots__ = ("has", "is_missing")
+
+    def __init__(self) -> None:
+        self.has: set[Queue] = set()
+        self.is_missing = False
+
+    def misses(self, target: Queue) -> None:
+        """Note a target that does not have it."""
+        self.has.discard(target)
+        self.is_missing = True
+
+    @property
+    def key(self) -> tuple[bool, frozenset[Queue]]:
+        """Adjacent letters of one key are handled together; what has all is so, whoever has it."""
+        return self.is_missing, frozenset(self.has) if self.is_missing else frozenset()
 
 
 def _part(run: Run, start: int, stop: int) -> Run:
@@ -84,27 +144,38 @@ def _part(run: Run, start: int, stop: int) -> Run:
 def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> RoutedLetters:
     """Publish dead letters by the queue's settings.
 
-    The messages are dropped if there is no dead letter exchange, if it routes them nowhere, or if a target that
-    rejects publishes is full (RabbitMQ's rules).
+    With at-most-once the messages are dropped if there is no dead letter exchange, if it routes them nowhere, or if a
+    target that rejects publishes is full (RabbitMQ's rules). With at-least-once the queue keeps them.
     """
     settings, (vhost, name) = queue.settings, queue.key
-    exchange = settings.dead_letter_exchange
+    exchange, keeps = settings.dead_letter_exchange, queue.dead_lettering.keeps
     # To look for an exchange that is being deleted may delete it.
-    if exchange is None or vhost not in broker.topologies or broker.find_exchange(vhost, exchange) is None:
+    is_missing = vhost not in broker.topologies or broker.find_exchange(vhost, exchange or "") is None
+    if exchange is None or (is_missing and not keeps):
         return RoutedLetters(queue, letters, {})
+    if not letters.is_again:
+        strategy = AT_LEAST_ONCE if keeps else AT_MOST_ONCE
+        kind = queue_type(queue.definition.arguments)
+        broker.dead_lettered[kind, strategy, letters.reason] += count_of(letters.runs)
+    if is_missing:
+        return RoutedLetters(queue, letters, {}, keeps, range(count_of(letters.runs)))
     death = Death(name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
     targets, publishing = _Targets(broker, vhost, exchange), _Publishing(broker, letters.done)
-    kind = queue_type(queue.definition.arguments)
+    lost: list[int] = []
     index = 0
     for run in letters.runs:
-        broker.dead_lettered[kind, letters.reason] += len(run)
         for route, header, bodies in run.taken().by_route():
             dead = death.of(route, header)
+            has_target = False
             for target in targets.of(dead):
                 if target.key[1].encode() not in dead.ended_in:
                     publishing.add(target, dead, bodies, index, run.messages.priority)
+                    has_target = True
+            if keeps and not has_target:
+                lost += range(index, index + len(bodies))
             index += len(bodies)
-    return RoutedLetters(queue, letters, publishing.takers())
+    takers = publishing.takers()
+    return RoutedLetters(queue, letters, takers, keeps, lost, publishing.no_room if keeps else {})
 
 
 class _Targets:
@@ -155,12 +226,17 @@ class _Column:
 
 
 class _Publishing:
-    """The publishing of letters: those that differ are gathered in columns, because each part costs."""
+    """The publishing of letters: those that differ are gathered in columns, because each part costs.
+
+    Attributes:
+        no_room: see RoutedLetters.
+    """
 
     def __init__(self, broker: Broker, done: Set[DeliverySource]) -> None:
         self._broker = broker
         self._done = done
         self._columns: dict[Queue, _Column] = {}
+        self.no_room: dict[Queue, list[tuple[int, int]]] = {}
         self._takers: dict[Queue, list[Taken]] = {}
 
     def add(self, target: Queue, dead: DeadMessage, bodies: list[bytes], index: int, priority: int) -> None:
@@ -172,6 +248,8 @@ class _Publishing:
             self._end(target)
             if taken := bodies[:room]:
                 self._publish(target, index, alike(head_of_octets(dead.route, dead.header), taken))
+            if len(taken) < len(bodies):
+                self.no_room.setdefault(target, []).append((index + len(taken), index + len(bodies)))
             return
         column = self._columns.get(target)
         if column is None or (column.start + len(column.bodies), column.priority) != (index, priority):

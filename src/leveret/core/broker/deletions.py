@@ -64,7 +64,7 @@ class Deletions:
             queue: the queue.
             then: called with the number of ready messages deleted with it; at once, if the bindings are few.
             if_unused: refuse if it has consumers.
-            if_empty: refuse if it has ready messages.
+            if_empty: refuse if it has ready messages, or keeps dead ones.
 
         Raises:
             PreconditionFailed: a condition does not hold.
@@ -188,5 +188,5 @@ def check_deletion(queue: Queue, *, if_unused: bool, if_empty: bool) -> None:
     vhost, name = queue.key
     if if_unused and queue.consumers:
         raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' in use")
-    if if_empty and (queue.ready_count or queue.damage is not None):
+    if if_empty and (queue.ready_count or queue.kept_count or queue.damage is not None):
         raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")

@@ -136,14 +136,15 @@ class ConfirmParts:
 class Confirm(NamedTuple):
     """A confirm to send: of the publish `tag`, or with `multiple` also of all earlier ones without a confirm.
 
-    `is_final`: it is refused, and a broker must not publish it again: the queue was full, or has it and lacks only
-    what else the confirm waits for.
+    `is_final`: it is refused, and a broker must not publish it again: the queue was full, or has it (`is_kept`) and
+    lacks only what else the confirm waits for.
     """
 
     tag: int
     multiple: bool
     positive: bool
     is_final: bool = False
+    is_kept: bool = False
 
 
 class Confirms:
@@ -208,9 +209,11 @@ class Confirms:
                 break
             batch = waiting.popleft()
             is_final = not positive and (batch.refused or bool(batch.unmet))
-            if confirms and confirms[-1][2:] == (positive, is_final):
-                confirms[-1] = Confirm(batch.last, True, positive, is_final)
-            else:
-                confirms.append(Confirm(batch.last, batch.last - self.confirmed > 1, positive, is_final))
+            kind = (positive, is_final, is_final and not batch.refused)
+            multiple = batch.last - self.confirmed > 1
+            if confirms and confirms[-1][2:] == kind:
+                confirms.pop()
+                multiple = True
+            confirms.append(Confirm(batch.last, multiple, *kind))
             self.confirmed = batch.last
         return confirms

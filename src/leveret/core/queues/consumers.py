@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.definitions import QueueKey
+
+DEALT_SINGLY: Final = 4
+"""Messages are dealt one at a time if there are fewer than so many for each consumer."""
 
 
 class QueueConsumer(Protocol):
@@ -131,6 +134,10 @@ class Consumers:
         self.count = 0
         self.active = None
 
+    def capacity(self) -> int:
+        """The number of messages that all consumers that are served may get now."""
+        return sum(each.capacity() for each in self if self.is_active(each))
+
     def is_active(self, consumer: QueueConsumer) -> bool:
         """Whether a consumer is served: any, or the active one of a queue with a single active consumer."""
         return not self.single_active or consumer is self.active
@@ -167,6 +174,15 @@ class Consumers:
                     return consumer, capacity, len(line)
                 del line[consumer]
         return None
+
+
+def share_of(ready: int, willing_count: int) -> int:
+    """The number of ready messages that each of so many consumers gets in its turn.
+
+    A few are dealt one at a time, as in RabbitMQ. If there are more, each consumer gets its part at once, because ten
+    adjacent messages cost little more than one to deliver and to settle.
+    """
+    return ready // willing_count if ready >= DEALT_SINGLY * willing_count or willing_count == 1 else 1
 
 
 def _ignore(consumer: QueueConsumer) -> None:

@@ -24,12 +24,12 @@ from leveret.core.queues.backlog.backlog import (
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.backlog.pending_returns import PendingReturns
 from leveret.core.queues.chunk_epochs import ChunkEpochs
-from leveret.core.queues.consumers import Consumers, QueueConsumer
+from leveret.core.queues.consumers import Consumers, QueueConsumer, share_of
 from leveret.core.queues.counters import Counters, RemoteConfirms
 from leveret.core.queues.dead_lettering import DEAD_AT_ONCE, NOT_STORED, DeadLettering, DeadLetters
 from leveret.core.queues.gathered import Gathered
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of
-from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
+from leveret.core.queues.queue_settings import DROP_HEAD, UNBOUNDED, QueueSettings
 from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.return_counts import ReturnCounts
 from leveret.core.queues.sequences import NumberedRun, Sequences
@@ -37,12 +37,8 @@ from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
 
-UNBOUNDED: Final = 1 << 62
-"""The room of a queue without a limit."""
 DEALT_AT_ONCE: Final = 16_384
 """The number of messages, about, that one dispatch delivers; then other clients are served."""
-DEALT_SINGLY: Final = 4
-"""Messages are dealt one at a time if there are fewer than so many for each consumer."""
 BEHIND_BYTES: Final = WINDOW_BYTES_MAX // 2
 """With more ready messages than this, consumers are behind: messages that overtake the window are read from the log."""
 DROPPED_AT_ONCE: Final = 8_192
@@ -128,6 +124,7 @@ class Queue:
         if settings.expires_ms != self.settings.expires_ms:
             self.touch()
         self.settings = settings
+        self.dead_lettering.configure(keeps=settings.keeps_dead_letters)
         self.may_expire = self.may_expire or settings.message_ttl_ms is not None
 
     # -- what is there ------------------------------------------------------------------------
@@ -164,8 +161,13 @@ class Queue:
 
     @property
     def unsettled_count(self) -> int:
-        """The number of messages for clients: all except dead ones, which stay until they are safe at their targets."""
-        return self.message_count - self.dead_lettering.count
+        """The number of messages for clients: dead ones count only if the queue keeps them for as long as it takes."""
+        return self.message_count - self.dead_lettering.count + self.kept_count
+
+    @property
+    def kept_count(self) -> int:
+        """The number of dead messages that count: those of a queue with at-least-once."""
+        return self.dead_lettering.count if self.dead_lettering.keeps else 0
 
     @property
     def delivered_count(self) -> int:
@@ -176,6 +178,13 @@ class Queue:
     def has_arrivals(self) -> bool:
         """Whether messages, or numbers of publishers, wait for the next append."""
         return bool(self.gathered.parts or self.sequences.unlogged)
+
+    @property
+    def dead_bytes(self) -> int:
+        """The octets of the bodies of dead messages, by the average of all unacked ones."""
+        return (
+            self.unacked_bytes * self.dead_lettering.count // self.unacked_count if self.unacked_count else 0
+        )
 
     @property
     def may_hold_messages(self) -> bool:
@@ -206,14 +215,18 @@ class Queue:
         return len(self.consumers)
 
     def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:
-        """Take the state found by a scan of the log; every unsettled message is ready.
+        """Take the state found by a scan of the log; every unsettled message is ready, unless it is noted as dead.
 
         `body_bytes` are the octets of all unsettled bodies, about.
         """
         self.begin_log(first_offset, settled)
         self.backlog.restore(next_offset, settled)
         self._offered = next_offset
-        self.ready_bytes = body_bytes
+        for first, end in self.dead_lettering.restored(settled):
+            self.backlog.take_range(first, end)
+            self.unacked_count += end - first
+        self.unacked_bytes = body_bytes * self.unacked_count // max(1, self.message_count)
+        self.ready_bytes = body_bytes - self.unacked_bytes
         self._must_count_bytes = self.settings.max_length_bytes is not None
 
     def show(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int) -> None:
@@ -222,6 +235,8 @@ class Queue:
         Backlog.restore(self.backlog, next_offset, settled)
         self._offered = next_offset
         self.ready_bytes = body_bytes
+        self.unacked_bytes = 0
+        self.unacked_count = self.dead_lettering.count = self.dead_lettering.notes.count
 
     def begin_log(self, first_offset: int, settled: OffsetSet) -> None:
         """Count records before the log's begin as settled, unless they are relocated."""
@@ -268,24 +283,17 @@ class Queue:
         """The number of further messages of a size that may be published; UNBOUNDED unless overflow rejects publishes.
 
         Messages that go straight to a consumer do not count, but each must fit into the empty queue, as in RabbitMQ.
+        Kept dead ones do count: else rejections could fill the disk.
         """
         settings = self.settings
         if settings.overflow == DROP_HEAD:
             return UNBOUNDED
-        waiting, waiting_bytes = (
-            self.ready_count + len(self.gathered),
-            self.ready_bytes + self.gathered.body_bytes,
-        )
-        straight, room = 0, UNBOUNDED
-        if self.consumers:
-            active = self.consumers.is_active
-            straight = sum(each.capacity() for each in self.consumers if active(each)) - waiting
-            waiting, waiting_bytes = max(0, -straight), waiting_bytes if straight < 0 else 0
-        if settings.max_length is not None:
-            room = settings.max_length - waiting
-        if settings.max_length_bytes is not None:
-            left = settings.max_length_bytes - waiting_bytes
-            room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
+        waiting, octets = self.ready_count + len(self.gathered), self.ready_bytes + self.gathered.body_bytes
+        dead, straight = self.kept_count, 0
+        if self.consumers.count:
+            straight = self.consumers.capacity() - waiting
+            waiting, octets = max(0, -straight), octets if straight < 0 else 0
+        room = settings.room(waiting + dead, octets + (self.dead_bytes if dead else 0), body_bytes)
         return max(0, straight) + room if room > 0 else 0
 
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
@@ -328,7 +336,7 @@ class Queue:
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
         """Settle taken messages: they are never delivered again once this is logged."""
         if reason == Reason.DEAD_LETTERED:
-            self.dead_lettering.count -= count
+            self.dead_lettering.settled(first, count)
         self._forget_unacked(count)
         self._settle(first, first + count, reason)
 
@@ -433,8 +441,9 @@ class Queue:
         self._dropped = 0
         if self._used_ms is None or self.consumers.count:
             self._used_ms = elapsed_ms
-        if self.dead_lettering.declared_dead:
-            self.dead_lettering.add_declared_dead(self.backlog.find)
+        dead = self.dead_lettering
+        if dead.has_declared_dead:
+            dead.add_declared_dead(self.backlog.find, elapsed_ms)
         if not self.prepare():
             self.wait_ms = 0
             return
@@ -450,6 +459,8 @@ class Queue:
             if self.may_expire:
                 # Messages behind the dropped ones may have expired.
                 self.expire(self._now_ms, self._offered)
+        if dead.keeps and dead.declared_dead:
+            dead.add_declared_dead(self.backlog.find, elapsed_ms)
         self._set_wait(elapsed_ms)
 
     def offer(self, now_ms: int) -> None:
@@ -481,7 +492,7 @@ class Queue:
                 return
             consumer, capacity, willing_count = turn
             if not turns_left:
-                share, turns_left = _share_of(ready, willing_count), willing_count
+                share, turns_left = share_of(ready, willing_count), willing_count
             turns_left -= 1
             read_before = self.backlog.runs_read
             runs = self._deal_to(consumer, min(capacity, share, DEALT_AT_ONCE))
@@ -518,13 +529,16 @@ class Queue:
             counters.redeliver += count
 
     def _set_wait(self, elapsed_ms: int) -> None:
-        self.wait_ms = None
-        if self._dropped_enough or self._deals_on or self.return_counts.is_much_unlogged:
-            self.wait_ms = 0
+        dead, self.wait_ms = self.dead_lettering, 0
+        is_much_unlogged = self.return_counts.is_much_unlogged or dead.notes.is_much_unlogged
+        if self._dropped_enough or self._deals_on or is_much_unlogged:
             return
-        if not self.may_expire and self.settings.expires_ms is None:
+        self.wait_ms = None
+        if not self.may_expire and self.settings.expires_ms is None and dead.repeat_at_ms is None:
             return
         waits_ms: list[int] = []
+        if dead.repeat_at_ms is not None:
+            waits_ms.append(max(0, dead.repeat_at_ms - elapsed_ms))
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])
             if head_deadline_ms is not None:
@@ -542,7 +556,7 @@ class Queue:
 
     def _dropped_together(self, count: int) -> int:
         """The number of first ready messages, of `count`, that are dropped together."""
-        if self.settings.dead_letter_exchange is None:
+        if self.settings.dead_letter_exchange is None or self.dead_lettering.keeps:
             return min(count, DROPPED_AT_ONCE)
         head = self.backlog.head()
         if head is None or not head[1]:
@@ -643,13 +657,16 @@ class Queue:
 
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Dead-letter taken messages, or drop them if there is no dead letter exchange."""
-        if self.settings.dead_letter_exchange is not None:
+        if self.settings.dead_letter_exchange is not None and not self.dead_lettering.keeps:
             self.dead_lettering.count += count_of(runs)
             self.dead_lettering.add(DeadLetters(runs, death))
             return
         for run in runs:
             self._dropped += _cost_of(run)
-            self.settle(run.first, len(run), reason)
+            if self.dead_lettering.keeps:
+                self.dead_lettering.declare_dead(run.first, run.end, death)
+            else:
+                self.settle(run.first, len(run), reason)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired (basic.get); none from an empty queue."""
@@ -678,15 +695,6 @@ class Queue:
         self.unacked_bytes += size
         self.ready_bytes -= size
         return runs, redelivered
-
-
-def _share_of(ready: int, willing_count: int) -> int:
-    """The number of ready messages that each of so many consumers gets in its turn.
-
-    A few are dealt one at a time, as in RabbitMQ. If there are more, each consumer gets its part at once, because ten
-    adjacent messages cost little more than one to deliver and to settle.
-    """
-    return ready // willing_count if ready >= DEALT_SINGLY * willing_count or willing_count == 1 else 1
 
 
 def _cost_of(run: Run) -> int:

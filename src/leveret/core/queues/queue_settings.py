@@ -13,11 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
+from leveret.core.rules.queue_arguments import AT_LEAST_ONCE, AT_MOST_ONCE, DEAD_LETTER_STRATEGY
 from leveret.core.rules.validation import QUORUM, STREAM, field_type, queue_type
 from leveret.model.definitions import Arguments
 from leveret.model.stream import interval_ms
 
+UNBOUNDED: Final = 1 << 62
+"""The room of a queue without a limit."""
 DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
 REMOTE_CONFIRM: Final = "remote-dc-confirm"
 REMOTE_CONFIRM_TIMEOUT: Final = "remote-dc-confirm-timeout"
 REMOTE_CONFIRM_ON_TIMEOUT: Final = "remote-dc-confirm-on-timeout"
@@ -40,6 +44,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
         overflow: the reaction to a publish when the queue is full.
         dead_letter_exchange: the exchange for expired, dropped and rejected messages; "" is the default exchange.
         dead_letter_routing_key: their new routing key; None keeps their own.
+        dead_letter_strategy: whether dead letters that no queue takes are dropped, or kept (`keeps_dead_letters`).
         delivery_limit: returns of a message before it is dropped or dead-lettered.
         consumer_timeout_ms: a delivery's longest wait for its acknowledgement; None for the node's.
         max_age_ms: for a stream, the highest age of a segment.
@@ -56,6 +61,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     overflow: str = DROP_HEAD
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
+    dead_letter_strategy: str = AT_MOST_ONCE
     delivery_limit: int | None = None
     consumer_timeout_ms: int | None = None
     max_age_ms: int | None = None
@@ -63,6 +69,31 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     remote_confirm: str | None = None
     remote_confirm_timeout_ms: int = REMOTE_CONFIRM_TIMEOUT_MS
     remote_confirm_on_timeout: str = LOCAL
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        """Whether dead letters stay in the queue until every target has them."""
+        return self.dead_letter_strategy == AT_LEAST_ONCE and not self.why_dead_letters_are_dropped
+
+    @property
+    def why_dead_letters_are_dropped(self) -> str:
+        """What else at-least-once needs (RabbitMQ's rules), as words for a log; empty for nothing."""
+        if self.dead_letter_exchange is None:
+            return "no dead-letter-exchange is configured"
+        if self.overflow != REJECT_PUBLISH:
+            return f"it needs overflow {REJECT_PUBLISH}, and has {self.overflow}"
+        return ""
+
+    def room(self, count: int, octets: int, body_bytes: int) -> int:
+        """The number of further messages of a size within the limits, beside `count` of so many octets.
+
+        It is negative if these exceed the limits.
+        """
+        room = UNBOUNDED if self.max_length is None else self.max_length - count
+        if self.max_length_bytes is not None:
+            left = self.max_length_bytes - octets
+            room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
+        return room
 
 
 _NONE: Final = QueueSettings()
@@ -74,6 +105,7 @@ _KEYS: Final = {
     "overflow": "overflow",
     "dead_letter_exchange": "dead-letter-exchange",
     "dead_letter_routing_key": "dead-letter-routing-key",
+    "dead_letter_strategy": DEAD_LETTER_STRATEGY,
     "delivery_limit": "delivery-limit",
     "max_age_ms": "max-age",
     "segment_bytes_max": "stream-max-segment-size-bytes",

@@ -10,8 +10,8 @@ from leveret.core.queues.backlog.backlog import Batch
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import QueueConsumer
 from leveret.core.queues.messages import Messages, Run
-from leveret.core.queues.queue import UNBOUNDED, Queue
-from leveret.core.queues.queue_settings import QueueSettings
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import UNBOUNDED, QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import NotFound, Unsupported
 

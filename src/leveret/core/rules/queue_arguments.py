@@ -22,7 +22,7 @@ from leveret.core.rules.validation import (
     interval_of,
     queue_type,
 )
-from leveret.model.definitions import Arguments, Policy, Queue
+from leveret.model.definitions import Arguments, Queue
 from leveret.model.durations import DURATION_MS_MAX
 from leveret.model.errors import PreconditionFailed
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
@@ -33,7 +33,8 @@ FILTER_BYTES: Final = range(16, 256)
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 AT_LEAST_ONCE: Final = "at-least-once"
-DEAD_LETTER_STRATEGIES: Final = ("at-most-once", AT_LEAST_ONCE)
+AT_MOST_ONCE: Final = "at-most-once"
+DEAD_LETTER_STRATEGIES: Final = (AT_MOST_ONCE, AT_LEAST_ONCE)
 DEAD_LETTER_STRATEGY: Final = "dead-letter-strategy"
 """In a policy; `x-` goes before it in a declaration."""
 QUEUE_MODES: Final = ("default", "lazy")
@@ -131,20 +132,6 @@ def missing_copies(stream: Queue, applied: Mapping[str, Any], nodes: int) -> tup
         f"stream '{stream.name}' in vhost '{stream.vhost}' is to have {nodes + missing} copies "
         f"({STREAM_COPIES}), and {there}: it has {nodes}"
     )
-
-
-def weaker_dead_lettering(entity: Queue | Policy) -> list[str]:
-    """The sentence on a queue or a policy that asks for more than its dead letters get; none if it does not."""
-    if isinstance(entity, Queue):
-        asked, kind = entity.arguments.get(f"x-{DEAD_LETTER_STRATEGY}"), "queue"
-    else:
-        asked, kind = entity.definition.get(DEAD_LETTER_STRATEGY), "policy"
-    if asked != AT_LEAST_ONCE:
-        return []
-    return [
-        f"{kind} '{entity.name}' in vhost '{entity.vhost}' asks for {DEAD_LETTER_STRATEGY} {AT_LEAST_ONCE}: a dead "
-        "letter that no queue takes is dropped all the same"
-    ]
 
 
 def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:

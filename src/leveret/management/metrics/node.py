@@ -12,6 +12,7 @@ from typing import Final
 
 import leveret
 from leveret.core.queues.counters import Counters
+from leveret.core.rules.queue_arguments import AT_LEAST_ONCE, AT_MOST_ONCE
 from leveret.core.rules.validation import queue_type
 from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
@@ -135,6 +136,11 @@ _DEAD: Final = {
     "delivery_limit": Metric(
         "global_messages_dead_lettered_delivery_limit_total", "counter", "Dead-lettered: returned too often"
     ),
+    "confirmed": Metric(
+        "global_messages_dead_lettered_confirmed_total",
+        "counter",
+        "Dead-lettered: all target queues have them",
+    ),
 }
 _STREAM_ERRORS: Final = {
     Code.STREAM_DOES_NOT_EXIST: "stream_does_not_exist",
@@ -170,7 +176,14 @@ _by_type: Final[Callable[[Counters], tuple[Number, ...]]] = attrgetter(
     "redeliver",
     "ack",
 )
-_STRATEGY: Final = ("dead_letter_strategy", "at_most_once")
+_NO_REASONS: Final = {
+    # A classic queue has no delivery limit.
+    ("classic", AT_MOST_ONCE): {"delivery_limit", "confirmed"},
+    ("quorum", AT_MOST_ONCE): {"confirmed"},
+    # A queue that rejects publishes drops no message for its length.
+    ("quorum", AT_LEAST_ONCE): {"maxlen"},
+}
+"""By queue type and strategy, what is never counted."""
 
 
 class NodeMetrics:
@@ -329,11 +342,12 @@ class NodeMetrics:
             yield Row(labels[queue_type(queue.definition.arguments)], _by_type(queue.counters))
 
     def _dead_lettered(self, vhosts: object) -> Iterator[Row]:
-        counts = self._broker.dead_lettered
-        for kind in ("classic", "quorum"):
-            # A classic queue has no delivery limit.
-            values = [
-                None if (kind, reason) == ("classic", "delivery_limit") else counts[kind, reason]
-                for reason in _DEAD
-            ]
-            yield Row((("queue_type", f"rabbit_{kind}_queue"), _STRATEGY), values)
+        broker = self._broker
+        for (kind, strategy), never in _NO_REASONS.items():
+            counts = {reason: broker.dead_lettered[kind, strategy, reason] for reason in _DEAD}
+            counts["confirmed"] = broker.dead_letters_confirmed[kind]
+            labels = (
+                ("queue_type", f"rabbit_{kind}_queue"),
+                ("dead_letter_strategy", strategy.replace("-", "_")),
+            )
+            yield Row(labels, [None if reason in never else count for reason, count in counts.items()])

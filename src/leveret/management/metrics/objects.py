@@ -205,7 +205,7 @@ class ObjectFamilies:
 
 def _lengths(queue: Queue) -> tuple[Number, ...]:
     messages, unacked = queue.unsettled_count, queue.delivered_count
-    return messages - unacked, unacked, messages
+    return messages - unacked - queue.kept_count, unacked, messages
 
 
 def _channel_values(channel: Channel) -> tuple[Number, ...]:

@@ -305,7 +305,8 @@ def _ignore(thing: object, values: object) -> None:
 
 def _queue_values(queue: Queue) -> Values:
     counters, messages, unacked = queue.counters, queue.unsettled_count, queue.delivered_count
-    return (messages, messages - unacked, unacked, counters.publish, *_delivered(counters))
+    ready = messages - unacked - queue.kept_count
+    return (messages, ready, unacked, counters.publish, *_delivered(counters))
 
 
 def _channel_values(channel: Channel) -> Values:

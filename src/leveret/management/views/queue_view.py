@@ -198,7 +198,7 @@ def _policies(call: Call, queue: Queue) -> Json:
 def _totals(queue: Queue) -> Json:
     ready, unacked = queue.ready_count, queue.delivered_count
     return {
-        "messages": ready + unacked,
+        "messages": ready + unacked + queue.kept_count,
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
     }
@@ -221,14 +221,10 @@ def _readers(call: Call, queue: Queue) -> Json:
 
 
 def _dead_letters(queue: Queue) -> Json:
-    """The messages that a quorum queue keeps until their dead letters are safe; their octets count as unacked."""
+    """The messages that a quorum queue keeps until their dead letters are safe; their octets are an average."""
     if queue_type(queue.definition.arguments) != QUORUM:
         return {}
-    dead, unacked = queue.dead_lettering.count, queue.unacked_count
-    return {
-        "messages_dlx": dead,
-        "message_bytes_dlx": queue.unacked_bytes * dead // unacked if unacked else 0,
-    }
+    return {"messages_dlx": queue.dead_lettering.count, "message_bytes_dlx": queue.dead_bytes}
 
 
 def _tag(consumer: object) -> str | None:
@@ -240,6 +236,7 @@ def sizes(queue: Queue) -> Json:
     messages, octets = queue.unsettled_count, queue.message_bytes
     is_kept = queue.definition.durable
     unacked = min(queue.unacked_bytes, octets)
+    kept_octets = min(queue.dead_bytes, unacked) if queue.kept_count else 0
     in_memory = min(queue.backlog.window_count, queue.ready_count)
     octets_in_memory = min(queue.window_bytes, octets)
     return {
@@ -251,7 +248,7 @@ def sizes(queue: Queue) -> Json:
         "message_bytes_paged_out": octets - octets_in_memory,
         "message_bytes": octets,
         "message_bytes_ready": octets - unacked,
-        "message_bytes_unacknowledged": unacked,
+        "message_bytes_unacknowledged": unacked - kept_octets,
         "message_bytes_ram": octets_in_memory,
         "memory": IDLE_BYTES + queue.window_bytes,
         "message_bytes_persistent": octets if is_kept else 0,

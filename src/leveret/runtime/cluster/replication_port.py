@@ -105,11 +105,17 @@ class ClusterPort:
         self.when_taken(batch.queues, part)
 
     def when_decided(
-        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+        self,
+        queue: Queue,
+        since: int,
+        place: int,
+        then: Callable[[list[tuple[int, int]]], None],
+        *,
+        until_taken: bool,
     ) -> None:
         """See ports.ReplicationPort."""
         assert isinstance(queue, RemoteQueue)
-        self._forwarding.leaders.when_decided(queue, since, place, then)
+        self._forwarding.leaders.when_decided(queue, since, place, then, until_taken=until_taken)
 
     def when_taken(self, queues: Iterable[object], part: Part) -> None:
         """See ports.ReplicationPort."""

@@ -1,20 +1,31 @@
-"""Dead letters are settled in their queue once all targets have them, and published again only where they lack."""
+"""Dead letters are settled in their queue once all targets have them, and published again only where they lack.
+
+With at-least-once that goes on for as long as it takes: a letter that no exchange routes, or that a target has no room
+for, is published again every few seconds (`engine.RETRY_MS`). What is told of it in the log is told once, until all
+letters of the queue are settled.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import TypeAlias
+from weakref import WeakSet
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import RoutedLetters, route_dead_letters
 from leveret.core.queues.confirms import ConfirmOutcome
 from leveret.core.queues.dead_lettering import NOT_STORED
+from leveret.core.queues.messages import count_of
 from leveret.core.queues.queue import Queue
+from leveret.core.rules.validation import queue_type
 from leveret.model.reasons import Reason
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.ports import ReplicationPort
+
+logger = logging.getLogger(__name__)
 
 Refused: TypeAlias = dict[Queue, list[tuple[int, int]]]
 """By target of dead letters, what it did not take; see RoutedLetters.parted."""
@@ -33,8 +44,8 @@ class DeadLetterPublisher:
         commit: GroupCommit,
         gone: set[Queue],
         settled: Callable[[Queue], None],
-        retry_later: Callable[[Queue], None],
         once_known: Callable[[Iterable[Queue], Callable[[], None]], None],
+        repeat_at_ms: Callable[[], int],
     ) -> None:
         """Begin without letters.
 
@@ -42,17 +53,18 @@ class DeadLetterPublisher:
             broker: routes the letters.
             commit: the group commit of the logs here.
             gone: the queues whose log files were removed: they keep nothing of what they took.
-            settled: called with a queue some of whose dead letters are settled.
-            retry_later: called with a queue that has letters to publish again, in a while.
+            settled: called with a queue some of whose dead letters are settled, or wait to be published again.
             once_known: calls back once all nodes know these queues, in which the letters are durable.
+            repeat_at_ms: returns the time at which letters that are refused now are published again.
         """
         self._broker = broker
         self._commit = commit
         self._gone = gone
         self._settled = settled
-        self._retry_later = retry_later
         self._once_known = once_known
+        self._repeat_at_ms = repeat_at_ms
         self.published: list[RoutedLetters] = []
+        self._reported: WeakSet[Queue] = WeakSet()
 
     def publish(self, queue: Queue, now_ms: int) -> None:
         """Publish a queue's dead letters; `promise` settles them there only after they are safe."""
@@ -88,7 +100,7 @@ class DeadLetterPublisher:
             if target.is_remote:
                 since = taken[0].place - taken[0].many
                 note = partial(_note_refused, refused, target, outcome.part())
-                port.when_decided(target, since, taken[-1].place, note)
+                port.when_decided(target, since, taken[-1].place, note, until_taken=published.keeps)
             else:
                 port.when_taken((target,), partial(_noting_part, refused, target, outcome))
         outcome.seal()
@@ -99,18 +111,42 @@ class DeadLetterPublisher:
 
     def _settle_or_repeat(self, published: RoutedLetters, refused: Refused) -> None:
         """Settle what all targets have, and publish the rest again later."""
-        queue, letters, takers = published
+        queue, letters, takers = published.queue, published.letters, published.takers
         if self._gone:
             refused |= dict.fromkeys(takers.keys() & self._gone, _behind(0))
-        runs, again = published.parted(refused) if refused else (letters.runs, [])
+        is_partial = refused or published.needs_repeat
+        runs, again = published.parted(refused) if is_partial else (letters.runs, [])
         for run in runs:
             if run.first != NOT_STORED:
                 queue.settle(run.first, len(run), Reason.DEAD_LETTERED)
-        if runs:
-            self._settled(queue)
-        for each in again:
-            queue.dead_lettering.add(each)
-            self._retry_later(queue)
+        if published.keeps:
+            self._broker.dead_letters_confirmed[queue_type(queue.definition.arguments)] += count_of(runs)
+            self._tell(published, waits=bool(again))
+        queue.dead_lettering.finished(letters, again, self._repeat_at_ms())
+        self._settled(queue)
+
+    # -- what the log is told -----------------------------------------------------------------
+
+    def tell_weak(self, queues: Iterable[Queue]) -> None:
+        """Log which of the queues ask for at-least-once in vain, one for each reason."""
+        others: dict[str, list[Queue]] = {}
+        for queue in queues:
+            if why := queue.settings.why_dead_letters_are_dropped:
+                others.setdefault(why, []).append(queue)
+        for why, (first, *rest) in others.items():
+            text = "dead_letters_at_most_once vhost=%s queue=%s others=%d reason=%s"
+            logger.warning(text, *first.key, len(rest), why)
+
+    def _tell(self, published: RoutedLetters, *, waits: bool) -> None:
+        """Log once that dead letters of a queue wait, and that none does any more."""
+        queue = published.queue
+        if waits and queue not in self._reported:
+            self._reported.add(queue)
+            why = published.why_repeated or "a target has not taken them"
+            logger.warning("dead_letters_wait vhost=%s queue=%s reason=%s action=retry", *queue.key, why)
+        elif not queue.dead_lettering.count and queue in self._reported:
+            self._reported.discard(queue)
+            logger.info("dead_letters_go_on vhost=%s queue=%s", *queue.key)
 
 
 def _behind(place: int) -> list[tuple[int, int]]:

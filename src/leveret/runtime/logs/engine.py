@@ -60,7 +60,7 @@ TURN_S: Final = 0.002
 FOLLOWED_AT_ONCE: Final = 100
 """The most queues for which a flush begins or ends collecting."""
 RETRY_MS: Final = 5_000
-"""The wait before another look at a queue if the disk refused its log, or its dead letters at their target."""
+"""The wait before another look at a queue if the disk refused its log, or a target its dead letters."""
 
 
 class EngineHooks(NamedTuple):
@@ -125,7 +125,12 @@ class Engine:
         self._failed: set[Queue] = set()
         self._gone: set[Queue] = set()
         self._dead_letters = DeadLetterPublisher(
-            broker, commit, self._gone, self._mark, self._retry_later, self.definitions.once_known
+            broker,
+            commit,
+            self._gone,
+            self._mark,
+            self.definitions.once_known,
+            lambda: self.elapsed_ms() + RETRY_MS,
         )
         self._flush_number = 0
         self._has_stopped = False
@@ -336,9 +341,6 @@ class Engine:
         if queue.damage is None:
             self.take_down(queue, error)
 
-    def _retry_later(self, queue: Queue) -> None:
-        self._deadlines.set(queue, self.elapsed_ms() + RETRY_MS)
-
     def stepped_down(self, queue: Queue) -> None:
         """Forget a queue that another node leads, so that its memory is free."""
         self._deadlines.set(queue, None)
@@ -434,13 +436,7 @@ class Engine:
 
     def _append_definitions(self) -> None:
         broker = self._broker
-        fewer_copies, broker.fewer_copies = broker.fewer_copies, []
-        for less in fewer_copies:
-            logger.warning("stream_with_fewer_copies error=%s", less)
-        while broker.dead_letter_notices:
-            logger.warning("dead_letters_at_most_once reason=%s", broker.dead_letter_notices.pop(0))
-        while broker.notices:
-            logger.warning("queue_not_mirrored reason=%s", broker.notices.pop(0))
+        self._tell_notices()
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
         if broker.deleted:
@@ -455,6 +451,19 @@ class Engine:
                 self._gone.discard(queue)
             self._collector.unfollow(deleted, deleted=True)
             self.definitions.when_known(lambda: self._remove_logs(iter(deleted)))
+
+    def _tell_notices(self) -> None:
+        """Log what queues asked for and do not get."""
+        broker = self._broker
+        fewer_copies, broker.fewer_copies = broker.fewer_copies, []
+        for less in fewer_copies:
+            logger.warning("stream_with_fewer_copies error=%s", less)
+        while broker.notices:
+            logger.warning("queue_not_mirrored reason=%s", broker.notices.pop(0))
+        # A policy that completes another one may apply later: what a queue gets is known once all have been applied.
+        if broker.weak_dead_letters and not broker.has_stale_policies:
+            self._dead_letters.tell_weak(broker.weak_dead_letters)
+            broker.weak_dead_letters = {}
 
     def _remove_logs(self, deleted: Iterator[Queue]) -> None:
         """Remove the logs of deleted queues, in steps if they are many; a start removes the rest after a stop."""

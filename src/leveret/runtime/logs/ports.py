@@ -66,12 +66,19 @@ class ReplicationPort(ConfirmPort, Protocol):
         """The same for everything that the queues of these that are led here got up to this flush."""
 
     def when_decided(
-        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+        self,
+        queue: Queue,
+        since: int,
+        place: int,
+        then: Callable[[list[tuple[int, int]]], None],
+        *,
+        until_taken: bool,
     ) -> None:
         """Call back when the leader of a queue has, or refuses, the messages behind the place `since`, up to `place`.
 
         `then` gets what has to be published again, as such ranges of places: nothing is stored of it. What the leader
-        drops for want of room is not in it, and neither is what its queue has although no other site does.
+        drops for want of room is in it only if the messages are published `until_taken`; what its queue has, although
+        no other site does, is not.
         """
 
     def is_overloaded(self) -> bool:

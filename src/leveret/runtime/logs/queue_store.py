@@ -7,12 +7,12 @@ is always behind its message, and any prefix of the log is a consistent queue. T
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from leveret.core.queues.backlog.offsets import OffsetSet
+from leveret.core.queues.death_notes import REASONS as DEATHS
+from leveret.core.queues.death_notes import Died
 from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.relocated import Relocated, RelocatedRange
@@ -24,6 +24,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
 from leveret.runtime.logs.reclaiming import Reclaiming
 from leveret.runtime.logs.relocating import WhenSafe
+from leveret.runtime.logs.replay import Replay, encode_range
 from leveret.runtime.process.clock import elapsed_ms
 from leveret.session.stored import RUN_COSTS, runs_of
 from leveret.storage.log import Log
@@ -43,13 +44,12 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
-from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.record import COUNT_MAX, Settlement, encode_settlements
 from leveret.wire.relocation import RelocatedBlock, decode_relocation, encode_relocation
 from leveret.wire.staged_segment import LogEnd
 
 logger = logging.getLogger(__name__)
 
-_RETURNED: Final = struct.Struct(">QI")
 READ_BYTES: Final = 512 * 1024
 READ_AT_ONCE: Final = 4096
 """The most messages of one read, about: splitting so many that all differ takes 5 ms."""
@@ -59,57 +59,6 @@ CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
 OnAppend = Callable[[Queue, Header, bytes, bytes], None]
 """(queue, header, data, trailer) of a chunk that was just appended to the queue's log."""
-
-
-class Replay:
-    """Collects the state of a queue from the chunks of its log."""
-
-    def __init__(self, queue: Queue) -> None:
-        """Begin without chunks."""
-        self._queue = queue
-        self._settled = OffsetSet()
-
-    def add(self, chunk: Chunk) -> None:
-        """Take the next chunk; a chunk of messages may come without its data."""
-        header = chunk.header
-        for kind, name, value in decode_trailer(chunk.trailer):
-            if kind == Attribute.SEQUENCE:
-                self._queue.sequences.note_logged({name: value})
-            elif kind == Attribute.EXPIRES:
-                self._queue.may_expire = True
-            elif kind == Attribute.EPOCH_END:
-                self._queue.chunk_epochs.logged(int.from_bytes(name), value)
-            elif kind == Attribute.RETURNED:
-                self._queue.return_counts.found(_returned(name, value, header.chunk_id))
-        self._queue.chunk_epochs.appended(header.epoch, header.next_offset)
-        if header.type == ChunkType.TRACKING:
-            self._settled.add(header.chunk_id, header.next_offset)
-            for _, first, count in decode_settlements(chunk.data[4:]):
-                self._settled.add(first, first + count)
-                self._queue.return_counts.forget(first, first + count)
-        elif header.type == ChunkType.RELOCATION:
-            self._settled.add(header.chunk_id, header.next_offset)
-            ranges = [(block.first, block.end) for block in decode_relocation(chunk.data)]
-            self._queue.relocated.add(header.chunk_id, ranges, header.data_bytes)
-
-    def restore(self, log: Log) -> None:
-        """Give the queue the state, to be served."""
-        self._queue.restore(*self._state(log))
-
-    def show(self, log: Log) -> None:
-        """Give the queue the state so far, to be counted."""
-        self._queue.show(*self._state(log))
-
-    def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
-        queue, settled = self._queue, self._settled
-        queue.begin_log(log.first_offset, settled)
-        left = settled.count_missing(log.next_offset)
-        # Settled messages may stay for downstreams or mirrors, in large numbers, and differ in size.
-        records, octets = log.user_totals(settled.floor)
-        for size, count in queue.relocated.octets.values():
-            records, octets = records + count, octets + size
-        body_bytes = octets * left // max(1, records)
-        return log.first_offset, log.next_offset, settled, body_bytes
 
 
 class QueueStore:
@@ -397,6 +346,7 @@ class QueueStore:
             queue.chunk_epochs.appended(chunk.header.epoch, chunk.header.next_offset)
         queue.taken_in(log.next_offset, body_bytes, expires=expires)
         queue.return_counts.log_again()
+        queue.dead_lettering.notes.log_again()
         self._make_durable(queue, log, staged.first_offset)
 
     def append_stored(self, queue: Queue, chunk: Chunk, body_bytes: int) -> None:
@@ -425,31 +375,33 @@ class QueueStore:
             StorageError: the disk refused them; a later flush logs them.
         """
         settling, returned = queue.settling, queue.return_counts.unlogged
-        if self.reclaiming.take_due(queue) and not settling and not returned:
+        died = queue.dead_lettering.notes.unlogged
+        if self.reclaiming.take_due(queue) and not settling and not returned and not died:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
-        if settling or returned:
+        if settling or returned or died:
             log = self.log(queue)
             if queue.definition.durable:
-                # Further counts of returns wait for the next flush, with clients served in between; a new segment
-                # would need all of them again.
-                self._append_tracking(queue, log, returned)
+                # Further counts of returns, and notes of deaths, wait for the next flush, with clients served in
+                # between; a new segment would need all of them again.
+                self._append_tracking(queue, log, returned, died)
             # Nobody reads the log of a transient queue after the node's end, so memory alone knows what is settled.
             queue.settling = []
             queue.return_counts.logged(returned)
+            queue.dead_lettering.notes.logged(died)
             self._drop_settled(queue, log)
             self.reclaiming.note(queue, log)
         self.reclaiming.relocating.step(queue)
 
-    def _append_tracking(self, queue: Queue, log: Log, returned: list[Returned]) -> None:
-        """Append the queue's settlements and counts of returns."""
+    def _append_tracking(self, queue: Queue, log: Log, returned: list[Returned], died: list[Died]) -> None:
+        """Append the queue's settlements, counts of returns and notes of deaths."""
         ranges = [
             Settlement(reason, at, min(end - at, COUNT_MAX))
             for reason, first, end in queue.settling
             for at in range(first, end, COUNT_MAX)
         ] or [Settlement(Reason.ACKED, log.next_offset, 1)]
         data = encode_entry(encode_settlements(ranges))
-        trailer = self._trailer(queue, log, {}, returned=returned)
+        trailer = self._trailer(queue, log, {}, returned=returned, died=died)
         header = self._append(queue, log, ChunkType.TRACKING, 1, data, trailer)
         queue.logged_settlement(header.chunk_id)
 
@@ -525,6 +477,7 @@ class QueueStore:
         header = log.append(kind, records, records, data, self._clock_ms(), trailer, crc)
         if starts_segment:
             queue.return_counts.log_again()
+            queue.dead_lettering.notes.log_again()
         queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if queue.definition.durable:
             self._make_durable(queue, log, header.chunk_id)
@@ -545,6 +498,7 @@ class QueueStore:
         *,
         expires: bool = False,
         returned: Iterable[Returned] = (),
+        died: Iterable[Died] = (),
     ) -> bytes:
         """The trailer of a chunk: new publisher sequences, or all of them at the start of a segment.
 
@@ -553,7 +507,10 @@ class QueueStore:
         messages.
         """
         starts_segment = log.starts_segment
-        if not (starts_segment or new or returned or expires) and queue.chunk_epochs.last == log.epoch:
+        if (
+            not (starts_segment or new or returned or died or expires)
+            and queue.chunk_epochs.last == log.epoch
+        ):
             return b""
         sequences = queue.sequences.logged | new if starts_segment else new
         attributes = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
@@ -563,8 +520,12 @@ class QueueStore:
                 for epoch, end in queue.chunk_epochs.before(log.epoch)
             ]
         attributes += [
-            encode_attribute(Attribute.RETURNED, _RETURNED.pack(first, end - first), returns)
+            encode_attribute(Attribute.RETURNED, encode_range(first, end), returns)
             for first, end, returns in returned
+        ]
+        attributes += [
+            encode_attribute(Attribute.DIED, encode_range(first, end), DEATHS.index(reason))
+            for first, end, reason in died
         ]
         if expires:
             attributes.append(encode_attribute(Attribute.EXPIRES, b"", 1))
@@ -632,15 +593,6 @@ class QueueStore:
         if not queue.message_count:
             return None
         return self.read(queue, queue.settled.floor, 1)[0].arrived_ms
-
-
-def _returned(name: bytes, returns: int, before: int) -> Returned:
-    """The count of returns in an attribute of the chunk at `before`."""
-    try:
-        first, count = _RETURNED.unpack(name)
-    except struct.error:
-        raise ChunkError(f"an offset and a count of {len(name)} octets") from None
-    return Returned(first, min(first + count, before), returns)
 
 
 def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:

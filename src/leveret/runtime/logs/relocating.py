@@ -160,8 +160,10 @@ class Relocating:
             del self._passes[queue]
             self._failed.add(queue)
             return
-        # Counts of returns are in the log, too, perhaps in the segments that go; they must be logged again first.
-        if found.at >= found.until and not queue.return_counts.unlogged:
+        # Counts of returns and notes of deaths are in the log, too, perhaps in the segments that go; they must be
+        # logged again first.
+        unlogged = queue.return_counts.unlogged or queue.dead_lettering.notes.unlogged
+        if found.at >= found.until and not unlogged:
             found.end = log.next_offset
             self._logs.call_when_safe(queue, found.safe)
 

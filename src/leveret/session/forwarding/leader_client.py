@@ -38,6 +38,7 @@ PIECE_BYTES: Final = 1024 * 1024
 """The most octets of publishes that are encoded at once."""
 _MULTIPLE: Final = 1
 _REQUEUE: Final = 2
+_KEPT: Final = 4
 
 
 class ForwardedPublication(Protocol):
@@ -45,7 +46,7 @@ class ForwardedPublication(Protocol):
 
     unconfirmed: Unconfirmed
 
-    def decided(self, number: int, *, ok: bool, is_final: bool = False) -> None:
+    def decided(self, number: int, *, ok: bool, is_final: bool = False, is_kept: bool = False) -> None:
         """Note that the leader has, or refuses, everything up to `number`; see Unconfirmed.settle."""
 
     def is_at(self, number: int) -> None:
@@ -304,7 +305,10 @@ class Outlet:
         known = self._publication.unconfirmed.known
         if not payload[12] & _MULTIPLE and number > known + 1:
             raise PeerError(f"a confirm of message {number} alone, where {known} was the last")
-        self._publication.decided(number, ok=ok, is_final=bool(payload[12] & _REQUEUE))
+        bits = payload[12]
+        self._publication.decided(
+            number, ok=ok, is_final=bool(bits & _REQUEUE), is_kept=not ok and bool(bits & _KEPT)
+        )
 
     def close(self) -> None:
         """Close the channel, after the last publish."""

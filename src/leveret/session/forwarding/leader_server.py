@@ -375,9 +375,14 @@ class ForwardedChannel(Channel):
         self.connection.fail(Fault(forwarding.NOT_LED, why), self.number, 0)
 
     def encode_confirm(self, confirm: Confirm) -> bytes:
-        """See Channel; a nack with `requeue` is for good: a broker does not publish the messages again."""
+        """See Channel; a nack with `requeue` is for good: a broker does not publish the messages again.
+
+        One without `kept` is of a full queue: a queue that keeps its dead letters publishes those again all the same.
+        """
         if confirm.is_final:
-            return forwarding.nack(self.number, confirm.tag, multiple=confirm.multiple, requeue=True)
+            return forwarding.nack(
+                self.number, confirm.tag, multiple=confirm.multiple, requeue=True, kept=confirm.is_kept
+            )
         return super().encode_confirm(confirm)
 
     def take(self, tag: int, multiple: bool) -> Collection[Unacked]:

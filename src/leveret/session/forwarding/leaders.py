@@ -205,7 +205,13 @@ class RemoteLeaders:
         publication.unconfirmed.when_known(notify, number, alone=place is not None)
 
     def when_decided(
-        self, queue: RemoteQueue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+        self,
+        queue: RemoteQueue,
+        since: int,
+        place: int,
+        then: Callable[[list[tuple[int, int]]], None],
+        *,
+        until_taken: bool = False,
     ) -> None:
         """See ports.ReplicationPort; `since` and `place` are places of messages of this flush."""
         publication, ahead = self._publications.get((queue.key, queue.epoch)), queue.ahead
@@ -216,6 +222,7 @@ class RemoteLeaders:
             lambda ranges: then([(first - ahead, last - ahead) for first, last in ranges]),
             since + ahead,
             place + ahead,
+            until_taken=until_taken,
         )
 
     def when_batch_confirmed(self, batch: ConfirmBatch, notify: Notify) -> bool:

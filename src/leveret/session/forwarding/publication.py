@@ -104,11 +104,11 @@ class Publication:
         """Refuse all waiting messages; a leader may have taken some of them all the same."""
         self.decided(self.unconfirmed.last, ok=False)
 
-    def decided(self, number: int, *, ok: bool, is_final: bool = False) -> None:
+    def decided(self, number: int, *, ok: bool, is_final: bool = False, is_kept: bool = False) -> None:
         """Note that the leader has, or refuses, all messages up to a number; see Unconfirmed.settle."""
         kept = self.unconfirmed
         size, count = kept.size_bytes, len(kept)
-        notify = kept.settle(number, ok=ok, is_final=is_final)
+        notify = kept.settle(number, ok=ok, is_final=is_final, is_kept=is_kept)
         self._kept.freed(self, size - kept.size_bytes, count - len(kept))
         self._may_reject = self._may_reject and len(kept) > 0
         for call in notify:

@@ -26,6 +26,7 @@ class _Refused(NamedTuple):
     since: int
     number: int
     is_final: bool
+    is_kept: bool = False
 
 
 class Unconfirmed:
@@ -73,14 +74,22 @@ class Unconfirmed:
         since = number - 1 if alone or number <= self.known else self.known
         self._wait(_Waiter(since, number, lambda refused: notify(not refused)))
 
-    def when_decided(self, then: Callable[[list[tuple[int, int]]], None], since: int, number: int) -> None:
+    def when_decided(
+        self,
+        then: Callable[[list[tuple[int, int]]], None],
+        since: int,
+        number: int,
+        *,
+        until_taken: bool = False,
+    ) -> None:
         """Call back when the outcome of the messages after `since`, up to `number`, is known.
 
-        `then` gets those that were refused and not for good, as ranges like these: no queue has them.
+        `then` gets those that were refused and not for good, as ranges like these: no queue has them. With
+        `until_taken` it gets all that the queue may lack, for want of room too.
         """
 
         def decided(refused: list[_Refused]) -> None:
-            again = [each for each in refused if not each.is_final]
+            again = [each for each in refused if not (each.is_kept if until_taken else each.is_final)]
             then([(max(since, each.since), min(number, each.number)) for each in again])
 
         self._wait(_Waiter(since, number, decided))
@@ -100,7 +109,9 @@ class Unconfirmed:
         """Note that a leader may have refused some messages up to `number`, for good: a later confirm covers them."""
         self._doubted = max(self._doubted, number)
 
-    def settle(self, number: int, *, ok: bool, is_final: bool = False) -> list[Callable[[], None]]:
+    def settle(
+        self, number: int, *, ok: bool, is_final: bool = False, is_kept: bool = False
+    ) -> list[Callable[[], None]]:
         """Note that the leader has, or has refused, all messages up to `number` whose outcome was unknown.
 
         Args:
@@ -108,6 +119,7 @@ class Unconfirmed:
             ok: whether the leader confirms them.
             is_final: whether a broker must not publish the refused messages again, because its queue has them, or
                 because it dropped them for want of room.
+            is_kept: whether its queue has them.
 
         Returns:
             The callbacks to call, in order.
@@ -116,7 +128,7 @@ class Unconfirmed:
             return []
         number = min(number, self.last)
         if not ok:
-            self._refused.append(_Refused(self.known, number, is_final))
+            self._refused.append(_Refused(self.known, number, is_final, is_kept))
         elif self._doubted > self.known:
             self._refused.append(_Refused(self.known, min(number, self._doubted), True))
         self._drop(number - self.known)

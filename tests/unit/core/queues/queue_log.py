@@ -11,6 +11,7 @@ from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog import backlog, priority_backlog
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import DeliverySource
+from leveret.core.queues.death_notes import Died
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Messages, Run, alike, joined
 from leveret.core.queues.queue import Queue
@@ -55,7 +56,7 @@ class Log:
     def __init__(self, **arguments: Any) -> None:
         self.definition = QueueDefinition(name="q", vhost="v", arguments=arguments)
         self.first = 0
-        self.records: list[tuple[Head, bytes] | list[tuple[int, int]]] = []
+        self.records: list[tuple[Head, bytes] | list[tuple[int, int] | Died]] = []
         self.arrived_ms: dict[int, int] = {}
         self.reads = 0
         self.broken = False
@@ -70,9 +71,11 @@ class Log:
             ]
             self.arrived_ms |= dict.fromkeys(range(first, len(self.records)), now_ms)
             queue.appended(first, gathered, now_ms)
-        if queue.settling:
-            self.records.append([(first, end) for _, first, end in queue.settling])
+        notes = queue.dead_lettering.notes
+        if queue.settling or notes.unlogged:
+            self.records.append([*((first, end) for _, first, end in queue.settling), *notes.unlogged])
             queue.settling = []
+            notes.logged(notes.unlogged)
             queue.logged_settlement(len(self.records) - 1)
 
     def read(self, queue: Queue, offset: int) -> list[Run]:
@@ -103,12 +106,16 @@ class Log:
     def recover(self) -> Queue:
         """A queue as a restart makes it."""
         settled = OffsetSet()
+        queue = make_queue(self.definition, self.read)
         for at, record in enumerate(self.records[self.first :], self.first):
             if isinstance(record, list):
                 settled.add(at, at + 1)
-                for first, end in record:
-                    settled.add(first, end)
-        queue = make_queue(self.definition, self.read)
+                for each in record:
+                    if isinstance(each, Died):
+                        queue.dead_lettering.notes.found(each)
+                    else:
+                        settled.add(*each)
+                        queue.dead_lettering.notes.forget(*each)
         queue.restore(self.first, len(self.records), settled)
         return queue
 

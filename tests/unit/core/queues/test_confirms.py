@@ -11,7 +11,7 @@ from leveret.core.queues.confirms import Confirm, ConfirmBatch, ConfirmOutcome, 
 def covered(confirms: list[Confirm], after: int) -> tuple[list[tuple[int, bool]], int]:
     """The publishes that these frames confirm, as a client reads them: (number, positive)."""
     numbers: list[tuple[int, bool]] = []
-    for tag, multiple, positive, _ in confirms:
+    for tag, multiple, positive, *_ in confirms:
         first = after + 1 if multiple else tag
         assert first == after + 1, "a single confirm must be the next, or the client would see a hole"
         numbers += [(number, positive) for number in range(first, tag + 1)]

@@ -20,9 +20,10 @@ from hypothesis.stateful import (
 from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog import backlog as backlog_module
 from leveret.core.queues.backlog.backlog import DELIVERY_BYTES_MAX, WINDOW_IDLE_BYTES_MAX
+from leveret.core.queues.consumers import DEALT_SINGLY
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Messages, alike, count_of
-from leveret.core.queues.queue import DEALT_SINGLY, Queue
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
 from leveret.wire.record import content_header

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import Phase, settings
@@ -52,11 +52,27 @@ SETTINGS = st.builds(
 )
 
 
+KEPT = st.builds(
+    QueueSettings,
+    message_ttl_ms=st.sampled_from([None, None, 6]),
+    max_length=st.sampled_from([None, None, 30]),
+    max_length_bytes=st.sampled_from([None, None, 1000]),
+    overflow=st.just("reject-publish"),
+    dead_letter_exchange=st.just("dlx"),
+    dead_letter_strategy=st.sampled_from(["at-least-once", "at-least-once", "at-most-once"]),
+    delivery_limit=st.sampled_from([1, None]),
+)
+
+
 class LimitsMachine(RuleBasedStateMachine):
     """What happens to a queue that has limits, which change; offsets are checked against the log."""
 
-    @initialize(kind=st.sampled_from(list(KINDS)), settings=SETTINGS)
-    def begin(self, kind: str, settings: QueueSettings) -> None:
+    kinds: ClassVar = st.sampled_from(list(KINDS))
+    limits: ClassVar = SETTINGS
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        kind, settings = data.draw(self.kinds), data.draw(self.limits)
         self.log = Log(**KINDS[kind])
         self.now_ms = 0
         self.published = 0
@@ -66,7 +82,8 @@ class LimitsMachine(RuleBasedStateMachine):
         self.sinks: list[Sink] = []
         self.dying: list[DeadLetters] = []
         self.is_fresh = True
-        self.settled = 0
+        self.settled = self.dead_count = 0
+        self.noted: set[int] = set()
 
     @rule(count=st.integers(1, 9), head=st.sampled_from(LIVES))
     def publish(self, count: int, head: Head) -> None:
@@ -82,12 +99,13 @@ class LimitsMachine(RuleBasedStateMachine):
     def flush(self, later_ms: int) -> None:
         self.now_ms += later_ms
         self.log.flush(self.queue, self.now_ms)
-        self.queue.dispatch(self.now_ms)
+        self.queue.dispatch(self.now_ms, self.now_ms)
         self._take_from_sinks()
         dead = self.queue.dead_lettering.take()
         assert all(letters.runs for letters in dead)
         self.dying += dead
         self.log.flush(self.queue, self.now_ms)
+        self.noted |= set(_each((first, end) for first, end, _ in self.queue.dead_lettering.notes))
         self._check_limits()
 
     def _take_from_sinks(self) -> None:
@@ -99,9 +117,12 @@ class LimitsMachine(RuleBasedStateMachine):
         queue, limits = self.queue, self.queue.settings
         if queue.wait_ms is not None and queue.wait_ms <= 0:
             # Unacked messages in front hold the floor, so what was settled behind them counts.
-            settled = queue.next_offset - queue.message_count
-            assert self.dying or settled > self.settled or queue._unsized, "it goes on, or too many died"
-            self.settled = settled
+            settled, dead_count = queue.next_offset - queue.message_count, queue.dead_lettering.count
+            goes_on = (
+                self.dying or dead_count > self.dead_count or queue.dead_lettering.repeat_at_ms is not None
+            )
+            assert goes_on or settled > self.settled or queue._unsized, "it goes on, or too many died"
+            self.settled, self.dead_count = settled, dead_count
             return
         if limits.overflow == "drop-head":
             assert limits.max_length is None or queue.ready_count <= limits.max_length
@@ -141,17 +162,15 @@ class LimitsMachine(RuleBasedStateMachine):
     def the_dead_are_safe_or_not(self, again: bool) -> None:
         dying, self.dying = self.dying, []
         for letters in dying:
-            if again:
-                self.queue.dead_lettering.add(letters)
-                continue
-            for run in letters.runs:
+            self.queue.dead_lettering.finished(letters, [letters] if again else [], self.now_ms + 2)
+            for run in [] if again else letters.runs:
                 assert run.first != NOT_STORED
                 self.queue.settle(run.first, len(run.bodies), Reason.DEAD_LETTERED)
 
     @precondition(lambda self: self.published > 20)
-    @rule(settings=SETTINGS)
-    def policy(self, settings: QueueSettings) -> None:
-        self.queue.configure(settings)
+    @rule(data=st.data())
+    def policy(self, data: st.DataObject) -> None:
+        self.queue.configure(data.draw(self.limits))
 
     @rule()
     def purge(self) -> None:
@@ -178,7 +197,8 @@ class LimitsMachine(RuleBasedStateMachine):
                 for letters in [*self.dying, *queue.dead_lettering.letters]
                 for offset in offsets(letters.runs)
             ),
-            *_each((first, end) for first, end, _ in queue.dead_lettering.declared_dead),
+            *_each((dead.first, dead.end) for dead in queue.dead_lettering.declared_dead),
+            *_each((dead.first, dead.end) for dead in queue.dead_lettering._refused),
         ]
         assert len(places) == len(set(places)), "nothing is in two places"
         assert sorted(places) == list(_each(queue.settled.gaps(0, queue.next_offset)))
@@ -187,10 +207,11 @@ class LimitsMachine(RuleBasedStateMachine):
     def counts_are_right(self) -> None:
         queue = self.queue
         ready = list(_each(queue.backlog.ready_ranges()))
+        assert self.noted.isdisjoint([*ready, *self.held]), "what the log names as dead goes to no consumer"
         assert queue.ready_count == len(ready)
         assert queue.unacked_count == queue.message_count - len(ready)
         assert queue.delivered_count == len(self.held)
-        assert queue.unsettled_count == len(ready) + len(self.held)
+        assert queue.unsettled_count == len(ready) + len(self.held) + queue.kept_count
         assert queue.unacked_bytes >= 0
         assert queue.unacked_count or not queue.unacked_bytes
         assert queue.window_bytes >= 0
@@ -207,6 +228,13 @@ class LimitsMachine(RuleBasedStateMachine):
         record = self.log.records[offset]
         assert isinstance(record, tuple)
         return record[0].body_bytes
+
+
+class KeepingMachine(LimitsMachine):
+    """The same for a queue that keeps dead letters until they are taken."""
+
+    kinds = st.just("quorum")
+    limits = KEPT
 
 
 def _each(ranges: Iterator[tuple[int, int]]) -> Iterator[int]:
@@ -229,11 +257,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_the_books_of_a_queue_with_limits_are_right_whatever_happens() -> None:
+@pytest.mark.parametrize("machine", [LimitsMachine, KeepingMachine])
+def test_the_books_of_a_queue_with_limits_are_right_whatever_happens(machine: type[LimitsMachine]) -> None:
     # Making a failure smaller would take minutes.
     phases = [Phase.reuse, Phase.generate]
     run_state_machine_as_test(
-        LimitsMachine, settings=settings(max_examples=80, stateful_step_count=50, phases=phases)
+        machine, settings=settings(max_examples=80, stateful_step_count=50, phases=phases)
     )
 
 

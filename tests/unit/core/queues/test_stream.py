@@ -12,7 +12,8 @@ from leveret.core.queues import stream as stream_module
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import make_head
 from leveret.core.queues.messages import Run, alike
-from leveret.core.queues.queue import UNBOUNDED, Queue
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import UNBOUNDED
 from leveret.core.queues.stream import Stream, StreamBatch, first_wanted, offset_of_argument, records_of
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import PreconditionFailed, Unsupported

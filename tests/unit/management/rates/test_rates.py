@@ -175,7 +175,7 @@ def test_utilisation_is_how_often_a_message_found_a_consumer(
         consumers=[SimpleNamespace(capacity=lambda: capacity)], ready_count=1, is_remote=False
     )
     queue: Any = type("Waiting", (), vars(sampled.declare("q")) | vars(waiting))()
-    queue.unsettled_count, queue.delivered_count = 1, 0
+    queue.unsettled_count, queue.delivered_count, queue.kept_count = 1, 0, 0
     sampled.broker.queues["/", "q"] = queue
     assert sampled.rates.consumer_utilisation(queue) == 1.0
     sampled.sample()

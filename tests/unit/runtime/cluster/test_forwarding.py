@@ -23,6 +23,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
+from leveret.model.reasons import Reason
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.membership.links import MemberLinks, RequestLinks
 from leveret.runtime.cluster.membership.listener import ClusterListener
@@ -108,10 +109,16 @@ class Site:
         pass
 
     def when_decided(
-        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+        self,
+        queue: Queue,
+        since: int,
+        place: int,
+        then: Callable[[list[tuple[int, int]]], None],
+        *,
+        until_taken: bool,
     ) -> None:
         assert isinstance(queue, RemoteQueue)
-        self.forwarding.leaders.when_decided(queue, since, place, then)
+        self.forwarding.leaders.when_decided(queue, since, place, then, until_taken=until_taken)
 
     def is_overloaded(self) -> bool:
         return self.forwarding.is_overloaded()
@@ -361,6 +368,42 @@ async def test_a_dead_letter_that_one_of_two_targets_refuses_is_not_published_ag
         await until(lambda: here.queue("here").message_count == 0)
         await asyncio.sleep(0.2)
         assert [there.queue(name).message_count for name in "xy"] == [1 if refusal == "full" else 3, 3]
+
+
+async def test_a_letter_that_is_kept_goes_to_a_full_queue_of_another_leader_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "RETRY_MS", 50)
+    small = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    targets = [
+        d.Queue(vhost="/", name="x", epoch=1, arguments=small),
+        d.Queue(vhost="/", name="y", epoch=2),
+    ]
+    dead = {
+        "x-queue-type": "quorum",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-dead-letter-exchange": "amq.fanout",
+        "x-message-ttl": 0,
+    }
+    bindings = [d.Binding(vhost="/", source="amq.fanout", destination=name) for name in "xy"]
+    async with sites(*targets) as (here, there):
+        for site in (here, there):
+            site.node.broker.apply(d.Put(d.Queue(vhost="/", name="here", epoch=3, arguments=dead)))
+            for binding in bindings:
+                site.node.broker.apply(d.Put(binding))
+        for _ in range(3):
+            await asyncio.to_thread(_publish_to, here, "here")
+        await until(lambda: here.queue("here").dead_lettering.count == 2)
+        await asyncio.sleep(0.2)
+        assert [there.queue(name).message_count for name in "xy"] == [1, 3]
+        for left in (1, 0, 0):
+            there.queue("x").drop_ready(Reason.PURGED)
+            there.node.broker.dirty[there.queue("x")] = None
+            there.node.engine.touch()
+            await until(lambda left=left: here.queue("here").dead_lettering.count == left)  # type: ignore[misc]
+        assert there.queue("x").published_total == 3, "each came once"
+        assert there.queue("y").published_total == 3
 
 
 class NoOtherSite:

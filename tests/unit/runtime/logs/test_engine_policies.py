@@ -46,25 +46,29 @@ async def test_a_policy_over_many_queues_comes_to_one_in_a_flush_until_all_have_
     assert [site.queue(name).ready_count for name in NAMES] == [3] * len(NAMES)
 
 
-async def test_a_strategy_of_dead_letters_that_is_not_kept_is_told_once(
+async def test_a_strategy_of_dead_letters_that_lacks_what_it_needs_is_told_once_for_all_queues(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = await replicating(directory)
-    for strategy in ("at-most-once", "at-least-once"):
-        arguments = {"x-queue-type": "quorum", "x-dead-letter-strategy": strategy}
-        definition = {"dead-letter-strategy": strategy}
-        for change in (
-            d.Put(d.Queue(vhost="v", name=f"q {strategy}", arguments=arguments)),
-            d.Put(d.Policy(vhost="v", name=f"p {strategy}", pattern="^q", definition=definition)),
-        ):
-            site.node.broker.apply(change)
-            await site.node.commit()
-            await site.node.commit()
+    strategy = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once"}
+    kept = {**strategy, "x-dead-letter-exchange": "", "x-overflow": "reject-publish"}
+    for name, arguments in {"a": strategy, "b": strategy, "c": kept, "d": {"x-queue-type": "quorum"}}.items():
+        site.node.broker.apply(d.Put(d.Queue(vhost="v", name=name, arguments=arguments)))
+    await site.node.commit()
+    definition = {"dead-letter-exchange": "", "dead-letter-strategy": "at-least-once"}
+    for policy in (
+        d.Policy(vhost="v", name="p", pattern="^d", definition=definition),
+        d.Policy(vhost="v", name="p", pattern="^d", definition=definition | {"overflow": "reject-publish"}),
+    ):
+        site.node.broker.apply(d.Put(policy))
+        await site.node.commit()
+        await site.node.commit()
     told = [line for line in caplog.messages if line.startswith("dead_letters_at_most_once")]
-    assert [line.partition(" asks ")[0] for line in told] == [
-        "dead_letters_at_most_once reason=queue 'q at-least-once' in vhost 'v'",
-        "dead_letters_at_most_once reason=policy 'p at-least-once' in vhost 'v'",
+    assert told == [
+        "dead_letters_at_most_once vhost=v queue=a others=1 reason=no dead-letter-exchange is configured",
+        "dead_letters_at_most_once vhost=v queue=d others=0 reason=it needs overflow reject-publish, and has drop-head",
     ]
+    assert site.node.broker.queues["v", "d"].dead_lettering.keeps
 
 
 @pytest.mark.usefixtures("one_at_once")

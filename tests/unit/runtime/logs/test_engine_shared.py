@@ -42,7 +42,13 @@ class Others:
         raise AssertionError("no queue concerns others")
 
     def when_decided(
-        self, queue: Queue, since: int, place: int, then: Callable[[list[tuple[int, int]]], None]
+        self,
+        queue: Queue,
+        since: int,
+        place: int,
+        then: Callable[[list[tuple[int, int]]], None],
+        *,
+        until_taken: bool,
     ) -> None:
         raise AssertionError("no queue concerns others")
 

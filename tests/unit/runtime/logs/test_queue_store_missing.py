@@ -13,7 +13,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.logs import commit as commit_module
-from leveret.runtime.logs import queue_store
+from leveret.runtime.logs import replay
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node import node
 from leveret.storage.log import Log
@@ -182,7 +182,7 @@ async def test_a_queue_that_no_descriptor_is_left_for_is_not_down(
         if where == "opened":
             patched.setattr(Log, "open", refuse)
         else:
-            patched.setattr(queue_store.Replay, "restore", refuse)
+            patched.setattr(replay.Replay, "restore", refuse)
         with pytest.raises(OutOfDescriptors):
             store.recover(queue)
     assert queue.damage is None

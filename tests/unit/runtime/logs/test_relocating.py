@@ -15,6 +15,7 @@ import pytest
 
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
 from leveret.runtime.logs import relocating
 from leveret.runtime.logs.reclaiming import ROLL_EVERY_MS
@@ -117,6 +118,25 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
     store.restart()
     assert held_of(store) == {0: BODY}
     assert store.queue.return_counts.of(0) == 3
+    store.close()
+
+
+def test_a_message_is_dead_behind_what_was_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path, arguments={"x-queue-type": "quorum"}, segment_bytes_max=4 * 1024 * 1024)
+    keeping = QueueSettings(
+        dead_letter_exchange="dlx", overflow="reject-publish", dead_letter_strategy="at-least-once"
+    )
+    store.queue.configure(keeping)
+    store.publish(1)
+    store.queue.take(1)
+    store.queue.reject(0, 1)
+    store.store.append_settlements(store.queue)
+    store.pass_through(100)
+    store.look_often(8)
+    assert begin_of(store)[0] > 100
+    store.restart()
+    assert (held_of(store), take_all(store.queue)) == ({0: BODY}, {})
+    assert store.queue.dead_lettering.count == 1
     store.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leveret.core.queues.head import Head, make_head
@@ -19,17 +19,19 @@ HEADS = [make_head(b"", b"k", content_header(b"\0\0", size)) for size in (1, 3)]
             st.tuples(st.just("add"), st.integers(1, 6), st.booleans()),
             st.tuples(st.just("wait"), st.integers(1, 6), st.booleans()),
             st.tuples(st.just("decide"), st.integers(1, 6), st.booleans()),
-            st.tuples(st.sampled_from(["settle", "drop"]), st.integers(1, 9), st.booleans()),
+            st.tuples(st.sampled_from(["settle", "drop", "keep"]), st.integers(1, 9), st.booleans()),
             st.tuples(st.just("doubt"), st.integers(1, 6), st.booleans()),
         ),
         max_size=60,
     )
 )
+@example([("add", 2, False), ("decide", 2, False), ("doubt", 2, False), ("settle", 2, True)])
 def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[str, int, bool]]) -> None:
     kept = Unconfirmed()
-    # True, False for good, or None for a refusal after which the message is published again.
-    outcomes: list[bool | None] = []
-    deciding: list[tuple[int, int, list[list[tuple[int, int]]]]] = []
+    # True, False for good, "" for good because its queue has it, or None for a refusal after which the message is
+    # published again.
+    outcomes: list[bool | str | None] = []
+    deciding: list[tuple[int, int, bool, list[list[tuple[int, int]]]]] = []
     doubted = 0
     expected: list[tuple[Head, int]] = []
     waiting: list[tuple[int, int, list[bool]]] = []
@@ -48,27 +50,32 @@ def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[
                 number = min(kept.last, kept.known + count)
                 since = number - 1 if flag else kept.known
                 again: list[list[tuple[int, int]]] = []
-                kept.when_decided(again.append, since, number)
-                deciding.append((since, number, again))
+                until_taken = count % 2 == 0
+                kept.when_decided(again.append, since, number, until_taken=until_taken)
+                deciding.append((since, number, until_taken, again))
             case "doubt":
                 doubted = max(doubted, min(kept.last, kept.known + count))
                 kept.doubt(doubted)
-            case "settle" | "drop":
+            case "settle" | "drop" | "keep":
                 before, number = kept.known, min(kept.last, kept.known + count)
-                refusal = False if what == "drop" else None
+                refusal = {"settle": None, "drop": False, "keep": ""}[what]
                 outcomes += [each > doubted if flag else refusal for each in range(before + 1, number + 1)]
-                for call in kept.settle(before + count, ok=flag, is_final=what == "drop"):
+                for call in kept.settle(
+                    before + count, ok=flag, is_final=what != "settle", is_kept=what == "keep"
+                ):
                     call()
         assert len(outcomes) == kept.known
         for since, number, told in waiting:
             assert told == ([all(outcomes[since:number])] if number <= kept.known else [])
-        for since, number, again in deciding:
+        for since, number, until_taken, again in deciding:
             assert len(again) == (number <= kept.known)
             told_again = {
                 each for ranges in again for first, last in ranges for each in range(first + 1, last + 1)
             }
             assert told_again == {
-                each for each in range(since + 1, number + 1) if again and outcomes[each - 1] is None
+                each
+                for each in range(since + 1, number + 1)
+                if again and (outcomes[each - 1] is None or (until_taken and outcomes[each - 1] is False))
             }
         left = [(head, number) for head, number in expected if number > kept.known]
         assert [each.head for each in kept.runs() for _ in each.bodies] == [head for head, _ in left]

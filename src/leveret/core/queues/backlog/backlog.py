@@ -114,6 +114,11 @@ class Backlog:
         self.cursor = max(self.cursor, offset)
         self._leave_behind()
 
+    def take_range(self, first: int, end: int) -> None:
+        """Take messages by their offsets that an earlier run, or leader, had taken; those before them may come back."""
+        self.give_back_before(end)
+        self.returned.remove(first, end)
+
     @property
     def delivered_before(self) -> int:
         """The offset from which on no message was ever taken."""

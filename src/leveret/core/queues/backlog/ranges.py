@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 _COMPACT_AT = 1024
@@ -70,6 +70,20 @@ class OffsetRanges:
                 del self._ends[: self._begin]
                 self._begin = 0
         return first, end
+
+    def remove(self, first: int, end: int) -> None:
+        """Remove those of the offsets from `first` up to `end` that are there."""
+        starts, ends = self._starts, self._ends
+        low = bisect_right(ends, first, self._begin)
+        high = bisect_left(starts, end, low)
+        if low == high:
+            return
+        self.count -= sum(ends[low:high]) - sum(starts[low:high])
+        left = [(starts[low], first), (end, ends[high - 1])]
+        kept = [(since, until) for since, until in left if since < until]
+        self.count += sum(until - since for since, until in kept)
+        starts[low:high] = array("Q", [since for since, _ in kept])
+        ends[low:high] = array("Q", [until for _, until in kept])
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The ranges, in order."""

@@ -15,8 +15,13 @@ def test_ranges_behave_like_a_sorted_list_of_offsets(data: st.DataObject, compac
     try:
         ranges, model = OffsetRanges(), set[int]()
         for _ in range(data.draw(st.integers(0, 40))):
-            taking: bool = data.draw(st.booleans())
-            if model and taking:
+            what = data.draw(st.sampled_from(["take", "add", "add", "remove"]))
+            if what == "remove":
+                first = data.draw(st.integers(0, 60))
+                end = first + data.draw(st.integers(1, 20))
+                ranges.remove(first, end)
+                model -= set(range(first, end))
+            elif model and what == "take":
                 first, end = ranges.take(data.draw(st.integers(1, 5)))
                 assert list(range(first, end)) == sorted(model)[: end - first]
                 model -= set(range(first, end))
