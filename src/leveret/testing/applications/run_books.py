@@ -11,7 +11,8 @@
 | uncommitted | delivered although its transaction was never committed |
 
 A message that is published to several queues has a copy in each. A rejected message may be in its own queue, in the
-queue of dead letters, or in both: the original is settled only when the dead letter is durable.
+queue of dead letters, or in both: the original is settled only when the dead letter is durable. One that its queue
+keeps as dead (at-least-once) never comes to a consumer again, and may be among the dead letters several times.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from leveret.testing.applications.contents import is_same, properties_of
+
+COPIES_MAX: Final = 1_000_000
+"""The permitted copies where there may be any number."""
 
 
 class BooksFault(Exception):
@@ -46,6 +50,7 @@ class BookedMessage:
         is_first_delivered: a consumer got it without `redelivered`.
         is_tried: a consumer has acknowledged it, or its queue was purged or deleted.
         is_settled: a later answer showed that the settlement is in the log.
+        is_buried: a later answer showed that the log names it as dead.
         count_max: the highest permitted number of copies in the queue: of a dead letter one for each rejection.
         dead: its copy in the queue of dead letters, after a rejection.
     """
@@ -58,6 +63,7 @@ class BookedMessage:
     is_first_delivered: bool = False
     is_tried: bool = False
     is_settled: bool = False
+    is_buried: bool = False
     count_max: int = 1
     dead: BookedMessage | None = None
 
@@ -127,13 +133,20 @@ class RunBooks:
                 message.is_confirmed = True
                 self.confirmed += 1
 
-    def reject(self, message: BookedMessage, dead_queue: str) -> None:
-        """Note that a consumer is about to reject a message, whose queue makes it a dead letter in `dead_queue`."""
+    def reject(self, message: BookedMessage, dead_queue: str, *, is_kept: bool = False) -> None:
+        """Note that a consumer is about to reject a message, whose queue makes it a dead letter in `dead_queue`.
+
+        With `is_kept` its queue keeps it until that queue has it, and each loss of a node may publish it again.
+        """
         if message.dead is None:
             message.dead = BookedMessage(message.number, dead_queue, "", count_max=0)
             self.messages[dead_queue, message.number] = message.dead
-        message.dead.count_max += 1
+        message.dead.count_max += COPIES_MAX if is_kept else 1
         message.dead.is_tried = False
+
+    def keep_dead(self, message: BookedMessage) -> None:
+        """Note an answer which shows that the log names a rejected message as dead."""
+        message.is_buried = True
 
     def look_up(self, queue: str, number: str, body: bytes, properties: Mapping[str, Any]) -> BookedMessage:
         """Return the message that a queue has. Raises BooksFault: it is another one than was published there."""
@@ -164,8 +177,9 @@ class RunBooks:
 
     def _judge_delivery(self, message: BookedMessage, *, redelivered: bool) -> None:
         where = f"message {message.number} of queue {message.queue}"
-        if message.is_settled:
-            raise ResurrectionFault(f"resurrected: {where} was delivered after it was settled")
+        if message.is_settled or message.is_buried:
+            fate = "settled" if message.is_settled else "dead"
+            raise ResurrectionFault(f"resurrected: {where} was delivered after it was {fate}")
         if message.is_first_delivered and not redelivered:
             raise BooksFault(f"unflagged: {where} came again without `redelivered`")
 

@@ -16,6 +16,7 @@ from leveret.testing.simulation.worlds.churn import ChurnWorld
 from leveret.testing.simulation.worlds.cluster import ClusterWorld
 from leveret.testing.simulation.worlds.delayed import DelayedWorld
 from leveret.testing.simulation.worlds.followers import FollowerWorld
+from leveret.testing.simulation.worlds.letters import LettersWorld
 from leveret.testing.simulation.worlds.single import SingleWorld
 from leveret.testing.simulation.worlds.world import RunFailure, RunReport, SimulatedWorld
 
@@ -35,6 +36,7 @@ WORLDS: Final[dict[str, Callable[..., SimulatedWorld]]] = {
     "single": SingleWorld,
     "cluster": ClusterWorld,
     "churn": ChurnWorld,
+    "letters": LettersWorld,
     "followers": FollowerWorld,
     "delayed": DelayedWorld,
     "sites": _of_sites("two_sites", "SitesWorld"),

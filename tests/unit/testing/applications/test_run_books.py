@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.testing.applications.run_books import BookedMessage, BooksFault, RunBooks
+from leveret.testing.applications.run_books import BookedMessage, BooksFault, ResurrectionFault, RunBooks
 from leveret.testing.applications.stream_books import StreamBooks
 
 
@@ -64,6 +64,21 @@ def test_a_rejected_message_is_where_it_was_or_among_the_dead_letters_once_for_e
     delivered(books, message, redelivered=True)
     books.reject(message, "dead")
     books.judge({"q": [], "dead": [1, 1]})
+
+
+def test_a_rejected_message_that_its_queue_keeps_comes_to_nobody_and_may_be_dead_several_times() -> None:
+    books = RunBooks()
+    (message,) = books.published(["q"], "p")
+    books.confirm([message])
+    delivered(books, message)
+    books.reject(message, "dead", is_kept=True)
+    delivered(books, message, redelivered=True)
+    books.keep_dead(message)
+    books.judge({"q": [], "dead": [1, 1]})
+    with pytest.raises(ResurrectionFault, match="delivered after it was dead"):
+        delivered(books, message, redelivered=True)
+    with pytest.raises(BooksFault, match="lost"):
+        books.judge({"q": [], "dead": []})
 
 
 def test_nobody_gets_what_was_never_committed() -> None:

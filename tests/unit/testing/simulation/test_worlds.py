@@ -36,7 +36,14 @@ def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, A
 
 @pytest.mark.parametrize(
     ("world", "seed", "confirmed"),
-    [("cluster", 2, 300), ("churn", 9, 300), ("followers", 1, 500), ("delayed", 21, 100), ("single", 2, 300)],
+    [
+        ("cluster", 2, 300),
+        ("churn", 9, 300),
+        ("letters", 1, 300),
+        ("followers", 1, 500),
+        ("delayed", 21, 100),
+        ("single", 2, 300),
+    ],
 )
 def test_a_run_of_each_world_keeps_what_it_confirmed_and_settled(
     world: str, seed: int, confirmed: int

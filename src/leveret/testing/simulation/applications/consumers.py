@@ -22,6 +22,7 @@ class ConsumingHabit(NamedTuple):
         returns: the share of requeued deliveries.
         rejects: the share of rejected deliveries.
         dead_queue: the queue that receives rejected messages; empty if they are dropped.
+        is_kept: whether the consumed queue keeps rejected messages until that queue has them.
         prefetch: the most unacknowledged deliveries at a time.
         commits: whether the consumer works in transactions.
     """
@@ -32,6 +33,7 @@ class ConsumingHabit(NamedTuple):
     dead_queue: str = ""
     prefetch: int = PREFETCH
     commits: bool = True
+    is_kept: bool = False
 
 
 class SimulatedConsumer(SimulatedApplication):
@@ -70,9 +72,10 @@ class SimulatedConsumer(SimulatedApplication):
             some, self._arrived = self._arrived, []
             resurrected = self._resurrected
             tried: list[BookedMessage] = []
+            rejected: list[BookedMessage] = []
             for delivery, message in some:
                 kept += not self._answer_delivery(
-                    client, delivery, message, tried, may_keep=kept < prefetch // 2
+                    client, delivery, message, tried, rejected, may_keep=kept < prefetch // 2
                 )
             if some or resurrected:
                 await self.answer(
@@ -80,6 +83,8 @@ class SimulatedConsumer(SimulatedApplication):
                 )
                 for message in tried if self.habit.commits else ():
                     self.books.settle(message)
+                for message in rejected if self.habit.commits and self.habit.is_kept else ():
+                    self.books.keep_dead(message)
                 self.on_promise()
             if resurrected:
                 raise resurrected
@@ -106,10 +111,14 @@ class SimulatedConsumer(SimulatedApplication):
         delivery: ClientDelivery,
         message: BookedMessage,
         tried: list[BookedMessage],
+        rejected: list[BookedMessage],
         *,
         may_keep: bool,
     ) -> bool:
-        """Answer a delivery or hold it; return whether it was answered. `tried` receives it if it may be settled."""
+        """Answer a delivery or hold it; return whether it was answered.
+
+        `tried` receives it if it may be settled, `rejected` if it may become a dead letter.
+        """
         habit, share = self.habit, self.random.random()
         if share < habit.acks:
             message.is_tried = True
@@ -117,7 +126,8 @@ class SimulatedConsumer(SimulatedApplication):
             client.send(commands.Basic.Ack(delivery.tag))
         elif share < habit.acks + habit.rejects:
             if habit.dead_queue:
-                self.books.reject(message, habit.dead_queue)
+                self.books.reject(message, habit.dead_queue, is_kept=habit.is_kept)
+                rejected.append(message)
             else:
                 message.is_tried = True
                 tried.append(message)

@@ -96,6 +96,7 @@ class ClusterWorld(EtcdWorld):
         await self.declare("alone")
         await self.declare("mletters", x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD_QUEUE)
         await self.operator.declare_fanout(FANOUT, (*MIRRORED, "alone"))
+        await self.declare_more()
         stream = await self.declare_stream(STREAM_NAME)
         if self._chance.random() < FOLLOWED:
             self._add_follower(self.nodes[0])
@@ -109,6 +110,9 @@ class ClusterWorld(EtcdWorld):
         self.start_all()
         await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
         await self._mirror(self.nodes[0], self._definition())
+
+    async def declare_more(self) -> None:
+        """Declare what a special world needs."""
 
     def _add_follower(self, followed: SimulatedNode) -> None:
         """Make a node outside the cluster a follower of one of its nodes."""
@@ -147,15 +151,16 @@ class ClusterWorld(EtcdWorld):
         if self.often:
             self._employ_few(small)
         else:
-            self.employ(self._crews(stream, steady, small))
+            self.employ(self.crews(stream, steady, small))
         if self._passes_on:
             # A node that passes clients on and loses power closes no connection of theirs to another node.
             for application in self.applications:
                 application.heartbeat_s = HEARTBEAT_S
 
-    def _crews(
+    def crews(
         self, stream: StreamBooks, steady: PublishingPace, small: ConsumingHabit
     ) -> list[Callable[[], Crew]]:
+        """The choice of applications, by those that belong together."""
         users, fans = self.users, (*MIRRORED, "alone")
         rejecting = ConsumingHabit(0.3, 0.2, 0.4, DEAD_QUEUE)
         return [

@@ -51,6 +51,9 @@ from leveret.testing.simulation.worlds.story import Story
 
 REST_TIMEOUT_S: Final = 120.0
 START_TIMEOUT_S: Final = 60.0
+_LETTERS_S: Final = 6.0
+"""The wait for dead letters to be tried again, at the end."""
+_LETTERS_ROUNDS: Final = 100
 FAULTS_AT_ONCE: Final = 3
 AT_ONCE: Final = ""
 MOMENTS: Final = (AT_ONCE, AT_ONCE, AT_ONCE, "promise", "promise", "publish")
@@ -495,6 +498,11 @@ class SimulatedWorld:
 
     # -- the end ----------------------------------------------------------------------------------
 
+    def _kept_letters(self) -> int:
+        """The number of dead letters that queues keep."""
+        brokers = [node.roles.node.broker for node in self.nodes if node.is_open and node.roles is not None]
+        return sum(queue.kept_count for broker in brokers for queue in broker.led_queues())
+
     def _stop_applications(self) -> None:
         for application in self.applications:
             application.is_stopping = True
@@ -514,6 +522,15 @@ class SimulatedWorld:
                 await self.operator.declare(application.queue, **application.arguments)
                 self.queues.append(application.queue)
         found = {queue: await self.operator.take_all(queue) for queue in self.queues}
+        for _ in range(_LETTERS_ROUNDS):
+            if not self._kept_letters():
+                break
+            # There is room for them now.
+            await asyncio.sleep(_LETTERS_S)
+            for queue, numbers in found.items():
+                numbers += await self.operator.take_all(queue)
+        else:
+            raise NeverConverged(f"{self._kept_letters()} dead letters are kept for ever")
         self.books.judge(found)
         for stream in self.streams:
             client = await self.client()
