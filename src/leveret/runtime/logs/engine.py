@@ -34,6 +34,7 @@ from leveret.core.broker.broker import Broker
 from leveret.core.broker.topology import ExchangeState
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.queue import Queue
+from leveret.model.definitions import QueueKey
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.backpressure import Backpressure
 from leveret.runtime.logs.changed_definitions import ChangedDefinitions
@@ -59,6 +60,8 @@ TURN_S: Final = 0.002
 """The time of a flush for policies, for deferred work, and for removed logs; their consequences take longer."""
 FOLLOWED_AT_ONCE: Final = 100
 """The most queues for which a flush begins or ends collecting."""
+_REFUSALS_MAX: Final = 1000
+"""The most queues whose last refusal is remembered, so that each is logged once a second."""
 RETRY_MS: Final = 5_000
 """The wait before another look at a queue if the disk refused its log, or a target its dead letters."""
 
@@ -123,6 +126,7 @@ class Engine:
         self._copies: list[CopiedChunk] = []
         self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
+        self._refusals_again_s: dict[tuple[str, QueueKey], float] = {}
         self._gone: set[Queue] = set()
         self._dead_letters = DeadLetterPublisher(
             broker,
@@ -256,13 +260,22 @@ class Engine:
         try:
             self._queues.append_messages(queue)
         except StorageError as error:
-            logger.error("append_failed vhost=%s queue=%s error=%s", *queue.key, error)
+            self._log_refusal("append_failed", queue, error)
             self._failed.add(queue)
             self._commit.refused(error)
             if isinstance(error, Corrupt) and queue.damage is None:
                 self.gone(queue, error)
         except Exception as error:
             self.fail(queue, error)
+
+    def _log_refusal(self, event: str, queue: Queue, error: StorageError) -> None:
+        """Log what the disk refused, once a second for each queue: a full disk refuses each of very many flushes."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._refusals_again_s.get((event, queue.key), now_s):
+            if len(self._refusals_again_s) >= _REFUSALS_MAX:
+                self._refusals_again_s.clear()
+            self._refusals_again_s[event, queue.key] = now_s + 1.0
+            logger.error(event + " vhost=%s queue=%s error=%s", *queue.key, error)
 
     def _flush_queue(self, queue: Queue, now_ms: int, elapsed_ms: int) -> None:
         if queue in self._gone:
@@ -277,7 +290,7 @@ class Engine:
         except Corrupt as error:
             self.take_down(queue, error)
         except StorageError as error:
-            logger.error("settlements_not_logged vhost=%s queue=%s error=%s", *queue.key, error)
+            self._log_refusal("settlements_not_logged", queue, error)
             queue.wait_ms = RETRY_MS
             self._commit.refused(error)
         except Exception as error:

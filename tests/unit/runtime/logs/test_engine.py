@@ -167,6 +167,38 @@ async def test_a_disk_that_takes_nothing_any_more_ends_the_node_and_a_full_one_d
     assert bool(failures) is (number != errno.ENOSPC)
 
 
+async def test_a_full_disk_that_refuses_each_flush_is_logged_once_a_second_for_each_queue(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Publishers that repeat what was nacked, and acks, had the node write thousands of lines a minute."""
+    site = await Site.started(directory)
+    client = Client(site)
+    for name in "ab":
+        client.send(commands.Queue.Declare(queue=name, durable=True))
+        client.publish(name)
+    await site.settle()
+
+    def refuse(*octets: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    client.send(commands.Basic.Get(queue="a", no_ack=True))
+    for _ in range(5):
+        client.publish("a")
+        client.publish("b")
+        site.node.engine.flush()
+    lines = [f"append_failed vhost=/ queue={name}" for name in "ab"] + [
+        "settlements_not_logged vhost=/ queue=a"
+    ]
+    assert [caplog.text.count(line) for line in lines] == [1, 1, 1]
+    monkeypatch.setattr(
+        site.node.engine, "_refusals_again_s", dict.fromkeys(site.node.engine._refusals_again_s, 0.0)
+    )
+    client.publish("a")
+    site.node.engine.flush()
+    assert caplog.text.count(lines[0]) == 2, "and so on"
+
+
 async def test_definitions_that_the_disk_refuses_are_tried_again_once_in_a_while(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
