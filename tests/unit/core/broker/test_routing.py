@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.broker.routing import ROUTERS, Router, TooManyPatterns, Topic, headers_match, no_headers
+from leveret.core.broker.routing import (
+    ROUTERS,
+    VISITS_MAX,
+    Router,
+    TooManyPatterns,
+    Topic,
+    headers_match,
+    no_headers,
+)
 from leveret.core.broker.topology import ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Binding, Exchange
@@ -76,6 +84,10 @@ def test_a_key_that_is_matched_in_too_many_ways_is_refused(exchanges: int) -> No
     with pytest.raises(TooManyPatterns, match=r"routing key 'a\.a"):
         topology.route("all", ".".join("a" * words), no_headers)
     assert topology.route("e0", "a", no_headers) == []
+    router = topology.exchanges["e0"].router
+    with pytest.raises(TooManyPatterns):
+        router.match(".".join("a" * 128), no_headers)
+    assert router.visited < 2 * VISITS_MAX, "it stops there"
 
 
 @pytest.mark.parametrize(
