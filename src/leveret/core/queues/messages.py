@@ -24,6 +24,10 @@ _ALIKE_MIN: Final = 8
 """The number from which on like messages are cheaper as a group of their own."""
 MESSAGE_OVERHEAD_BYTES: Final = 64
 """The memory of a message beside its octets, about."""
+RUN_COSTS: Final = 32
+"""The cost of delivering a run beside its messages, in like messages."""
+DIFFERENT_COSTS: Final = 4
+"""The cost of delivering a message of a run without a common head, in like messages."""
 _pack_size = Struct(">I").pack
 _SIZE_BYTES: Final = 4
 
@@ -373,6 +377,11 @@ class Run:
 def count_of(runs: Iterable[Run]) -> int:
     """The number of messages."""
     return sum(map(len, runs))
+
+
+def cost_of(run: Run) -> int:
+    """The cost of delivering a run, in like messages."""
+    return RUN_COSTS + (len(run) if run.messages.head is not None else len(run) * DIFFERENT_COSTS)
 
 
 def bytes_of(runs: Iterable[Run]) -> int:

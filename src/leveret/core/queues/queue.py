@@ -28,11 +28,20 @@ from leveret.core.queues.consumers import Consumers, QueueConsumer, share_of
 from leveret.core.queues.counters import Counters, RemoteConfirms
 from leveret.core.queues.dead_lettering import DEAD_AT_ONCE, NOT_STORED, DeadLettering, DeadLetters
 from leveret.core.queues.gathered import Gathered
-from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of
+from leveret.core.queues.messages import (
+    MESSAGE_OVERHEAD_BYTES,
+    RUN_COSTS,
+    Messages,
+    Run,
+    bytes_of,
+    cost_of,
+    count_of,
+)
 from leveret.core.queues.queue_settings import DROP_HEAD, UNBOUNDED, QueueSettings
 from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.return_counts import ReturnCounts
 from leveret.core.queues.sequences import NumberedRun, Sequences
+from leveret.core.queues.unmeasured import UnmeasuredMessages
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
@@ -43,10 +52,6 @@ BEHIND_BYTES: Final = WINDOW_BYTES_MAX // 2
 """With more ready messages than this, consumers are behind: messages that overtake the window are read from the log."""
 DROPPED_AT_ONCE: Final = 8_192
 """The number of messages, about, that expire, are dropped or are measured in one dispatch."""
-RUN_COSTS: Final = 32
-"""The cost of delivering a run beside its messages, in like messages."""
-DIFFERENT_COSTS: Final = 4
-"""The cost of delivering a message of a run without a common head, in like messages."""
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> the runs from the offset on, from the log; messages only, ascending."""
 
@@ -111,16 +116,15 @@ class Queue:
         self.published_total = 0
         self._now_ms = 0
         self._offered = 0
-        self._unsized: list[tuple[int, int]] = []
+        self._unmeasured = UnmeasuredMessages()
         self._used_ms: int | None = None
         self._deals_on = False
         self._dropped = 0
-        self._must_count_bytes = False
 
     def configure(self, settings: QueueSettings) -> None:
         """Take effective settings, at declaration and after a change of policies."""
         if settings.max_length_bytes is not None and self.settings.max_length_bytes is None:
-            self._must_count_bytes = True
+            self._unmeasured.are_all = True
         if settings.expires_ms != self.settings.expires_ms:
             self.touch()
         self.settings = settings
@@ -227,7 +231,7 @@ class Queue:
             self.unacked_count += end - first
         self.unacked_bytes = body_bytes * self.unacked_count // max(1, self.message_count)
         self.ready_bytes = body_bytes - self.unacked_bytes
-        self._must_count_bytes = self.settings.max_length_bytes is not None
+        self._unmeasured.are_all = self.settings.max_length_bytes is not None
 
     def show(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int) -> None:
         """As `restore`, for a queue that another node serves: it has counts, and no message is taken from it."""
@@ -384,7 +388,7 @@ class Queue:
             self._settle(first, end, reason)
             dropped += end - first
         self.backlog.clear()
-        self._unsized.clear()
+        self._unmeasured.ranges.clear()
         self.ready_bytes = 0
         return dropped
 
@@ -394,7 +398,7 @@ class Queue:
         if self.settings.max_length_bytes is None:
             self.ready_bytes += size
         else:
-            self._unsized.append((first, first + count))
+            self._unmeasured.ranges.append((first, first + count))
         self.backlog.put_back(first, first + count)
 
     # -- consumers ----------------------------------------------------------------------------
@@ -475,7 +479,7 @@ class Queue:
         Before that none may be taken: it might be gone before it is measured. It may take many steps, for which a
         backlog of any length is read.
         """
-        if not (self.backlog.unsorted or self._unsized or self._must_count_bytes):
+        if not (self.backlog.unsorted or self._unmeasured.ranges or self._unmeasured.are_all):
             return True
         return not (self.backlog.unsorted and self.backlog.sort_some()) and self._count_bytes()
 
@@ -501,7 +505,7 @@ class Queue:
             self.consumers.had_turn(consumer)
             # Finding messages of one priority may have read many more.
             read = self.backlog.runs_read - read_before - len(runs)
-            dealt += sum(map(_cost_of, runs)) + max(0, read) * RUN_COSTS
+            dealt += sum(map(cost_of, runs)) + max(0, read) * RUN_COSTS
             ready = self.ready_count if self.may_expire else ready - count_of(runs)
 
     def _deal_to(self, consumer: QueueConsumer, share: int) -> list[Run]:
@@ -635,25 +639,13 @@ class Queue:
             self._discard(runs, Reason.DROPPED, "maxlen")
 
     def _count_bytes(self) -> bool:
-        """Read the exact size of the ready messages from the log, some in each dispatch.
-
-        Return whether it is complete.
-        """
-        if self._must_count_bytes:
-            self._must_count_bytes = False
-            self.ready_bytes, self._unsized = 0, list(self.backlog.ready_ranges())
-        counted = 0
-        while self._unsized and counted < DROPPED_AT_ONCE:
-            first, end = self._unsized[-1]
-            run = self.backlog.find(first)
-            run = run.cut(first, min(end, run.end))
-            self.ready_bytes += run.body_bytes
-            counted += _cost_of(run)
-            if run.end == end:
-                self._unsized.pop()
-            else:
-                self._unsized[-1] = (run.end, end)
-        return not self._unsized
+        """Measure some of the ready messages; return whether the size of all is known."""
+        unmeasured = self._unmeasured
+        if unmeasured.are_all:
+            unmeasured.begin(self.backlog.ready_ranges())
+            self.ready_bytes = 0
+        self.ready_bytes += unmeasured.measure(self.backlog.find, DROPPED_AT_ONCE)
+        return not unmeasured.ranges
 
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Dead-letter taken messages, or drop them if there is no dead letter exchange."""
@@ -662,7 +654,7 @@ class Queue:
             self.dead_lettering.add(DeadLetters(runs, death))
             return
         for run in runs:
-            self._dropped += _cost_of(run)
+            self._dropped += cost_of(run)
             if self.dead_lettering.keeps:
                 self.dead_lettering.declare_dead(run.first, run.end, death)
             else:
@@ -695,11 +687,6 @@ class Queue:
         self.unacked_bytes += size
         self.ready_bytes -= size
         return runs, redelivered
-
-
-def _cost_of(run: Run) -> int:
-    """The cost of delivering a run, in like messages."""
-    return RUN_COSTS + (len(run) if run.messages.head is not None else len(run) * DIFFERENT_COSTS)
 
 
 def _read(read: Reader, me: weakref.ref[Queue], offset: int) -> list[Run]:

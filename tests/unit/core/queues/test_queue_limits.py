@@ -121,7 +121,9 @@ class LimitsMachine(RuleBasedStateMachine):
             goes_on = (
                 self.dying or dead_count > self.dead_count or queue.dead_lettering.repeat_at_ms is not None
             )
-            assert goes_on or settled > self.settled or queue._unsized, "it goes on, or too many died"
+            assert goes_on or settled > self.settled or queue._unmeasured.ranges, (
+                "it goes on, or too many died"
+            )
             self.settled, self.dead_count = settled, dead_count
             return
         if limits.overflow == "drop-head":
@@ -221,7 +223,9 @@ class LimitsMachine(RuleBasedStateMachine):
             in_memory += [run for level in backlog._levels for run in level.recent]
             in_memory += backlog._kept.values()
         assert backlog.window_count == sum(len(run.bodies) for run in in_memory)
-        if queue.settings.max_length_bytes is not None and not (queue._must_count_bytes or queue._unsized):
+        if queue.settings.max_length_bytes is not None and not (
+            queue._unmeasured.are_all or queue._unmeasured.ranges
+        ):
             assert queue.ready_bytes == sum(self._size(offset) for offset in ready)
 
     def _size(self, offset: int) -> int:
