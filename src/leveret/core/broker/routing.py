@@ -21,6 +21,8 @@ VISITS_MAX: Final = 20_000
 A few thousand patterns such as `#.a.#.*.#` match a long key in very many ways, and other clients wait meanwhile. A key
 that is matched by few patterns visits few nodes, however many other patterns there are.
 """
+VISITS_OF_A_KEY: Final = 8
+"""The further nodes for each of a message's keys, which is in proportion to the octets that the client has sent."""
 _VISITS_OF_A_COMPARISON: Final = 4
 
 Headers: TypeAlias = Callable[[Container[bytes]], dict[str, Any]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
-from leveret.core.broker.routing import ROUTERS, VISITS_MAX, Headers, Router, TooManyPatterns
+from leveret.core.broker.routing import ROUTERS, VISITS_MAX, VISITS_OF_A_KEY, Headers, Router, TooManyPatterns
 from leveret.core.queues.counters import Counters
 from leveret.core.rules.queue_arguments import missing_copies
 from leveret.core.rules.validation import STREAM, check_exchange_arguments, check_name, queue_type
@@ -171,12 +171,13 @@ class Topology:
         router = state.router
         onward: list[str] = []
         matched = False
-        # A message may have 20,000 keys.
+        # A message may have 20,000 keys, of which each visits some nodes where it matches one pattern.
+        visits_max = VISITS_MAX + VISITS_OF_A_KEY * len(keys)
         for key in keys[:1] if router.ignores_key else keys:
             found = router.match(key, headers)
             self.looked_at += router.compared
             self._visited += router.visited
-            if self._visited > VISITS_MAX:
+            if self._visited > visits_max:
                 raise TooManyPatterns(key)
             for binding in found:
                 matched = True

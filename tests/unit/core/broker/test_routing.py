@@ -90,6 +90,14 @@ def test_a_key_that_is_matched_in_too_many_ways_is_refused(exchanges: int) -> No
     assert router.visited < 2 * VISITS_MAX, "it stops there"
 
 
+def test_a_message_may_have_very_many_keys_of_which_each_matches_one_pattern() -> None:
+    topology = Topology("v")
+    topology.exchanges["e"] = ExchangeState(Exchange(vhost="v", name="e", type="topic"))
+    topology.bind(Binding(vhost="v", source="e", destination="q", routing_key="*.stock.#"))
+    copies = [f"usd.stock.{number}" for number in range(20_000)]
+    assert topology.route("e", "eur.stock.db", no_headers, copies) == ["q"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "yes", "no"),
     [
