@@ -175,7 +175,7 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
                 lost += range(index, index + len(bodies))
             index += len(bodies)
     takers = publishing.takers()
-    return RoutedLetters(queue, letters, takers, keeps, lost, publishing.no_room if keeps else {})
+    return RoutedLetters(queue, letters, takers, keeps, tuple(lost), publishing.no_room if keeps else {})
 
 
 class _Targets:
