@@ -51,14 +51,17 @@ def test_a_copy_list_that_is_no_list_gets_406(channel: Any, queue: str, copies: 
         channel.queue_declare(queue, passive=True)
 
 
-def test_a_blind_copy_is_made_and_not_shown(channel: Any, queue: str, name: str) -> None:
+@pytest.mark.parametrize("mine", [{"mine": 1}, {}])
+def test_a_blind_copy_is_made_and_not_shown(
+    channel: Any, queue: str, name: str, mine: dict[str, int]
+) -> None:
     blind = f"blind-{name}"
     channel.queue_declare(blind, exclusive=True)
-    headers = {"BCC": [blind], "mine": 1}
+    headers = {"BCC": [blind], **mine}
     channel.basic_publish("", queue, b"x", pika.BasicProperties(headers=headers))
     for one in (queue, blind):
         wait_ready(channel, one, 1)
-        assert take(channel, one).properties.headers == {"mine": 1}
+        assert take(channel, one).properties.headers == mine
 
 
 def test_a_copy_to_the_same_queue_is_one_message(channel: Any, queue: str) -> None:

@@ -176,7 +176,5 @@ class Chance:
             if self.happens(often):
                 headers[name] = self.value((COPIES, ("q0", [1], None, 1)), 0.1)
         if self.happens(0.03):
-            headers |= self.one(
-                ({"x-death": []}, {"x-death": "x"}, {"x-stream-offset": 3}, {"x-delivery-count": 5})
-            )
+            headers |= self.one(({"x-death": []}, {"x-death": "x"}, {"x-stream-offset": 3}))
         return drawn | ({"headers": headers} if headers else {})

@@ -33,6 +33,7 @@ UNKNOWN_TAG: Final = 1000
 UNCOUNTED: Final = ("quorum", "stream")
 """3.10 counts no consumers of a stream and its messages later, and a get from a quorum queue as a consumer."""
 LOCKED: Final = 405
+MISSING: Final = 404
 ABRUPT_S: Final = 0.02
 """In which a broker notices the end of a socket."""
 
@@ -48,6 +49,8 @@ class Side:
         self._vhost = vhost
         self._lines: dict[int, Line] = {}
         self._waits: Line | None = None
+        self._missing: set[str] = set()
+        self._asked: list[str] = []
         self._observer = Line(broker.amqp_port, vhost, OBSERVER, USERS[0], self.witness)
 
     def close(self) -> None:
@@ -61,6 +64,8 @@ class Side:
     def begin(self, number: int, step: Step) -> None:
         """Send what a step sends."""
         self._waits = None
+        if isinstance(step, Call) and step.method == "Queue.Declare":
+            self._missing.clear()
         if isinstance(step, Request):
             self._request(step)
         elif isinstance(step, Leave):
@@ -179,12 +184,15 @@ class Side:
     # What is seen
 
     def ask(self) -> None:
-        """Ask for the states of all queues."""
-        self._observer.probe(QUEUES)
+        """Ask for the states of all queues, but of those that were missing and cannot be there since."""
+        self._asked = [queue for queue in QUEUES if queue not in self._missing]
+        self._observer.probe(self._asked)
 
     def seen(self) -> tuple[Events, list[Any]]:
         """What came since both sides agreed, and the states of the queues: of an exclusive one as its owner sees it."""
-        states = self._observer.probed(QUEUES)
+        found = dict(zip(self._asked, self._observer.probed(self._asked), strict=True))
+        self._missing.update(queue for queue, state in found.items() if state == MISSING)
+        states = [found.get(queue, MISSING) for queue in QUEUES]
         for line in self._lines.values():
             line.take()
             locked = [queue for queue, state in zip(QUEUES, states, strict=True) if state == LOCKED]
