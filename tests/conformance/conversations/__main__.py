@@ -35,10 +35,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--length", type=int, default=LENGTH, help="steps of a conversation")
     parser.add_argument("--steps", default="", help="numbers of the steps to play; all by default")
+    parser.add_argument("--http", action="store_true", help="requests of the management API instead")
     parser.add_argument("--differences", type=int, default=5, help="stop after as many")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     only = [int(number) for number in options.steps.split(",") if number]
+    print(f"from seed {seed}", flush=True)
     plan = Plan(options.length, is_http=options.http)
     with running(RABBITMQ) as rabbitmq, running(LEVERET) as leveret, staged(rabbitmq, leveret) as stage:
         if only:
