@@ -128,7 +128,7 @@ class _Generator:
         kind, target = chance.one(
             (("q", chance.queue()), ("q", chance.queue()), ("e", chance.one(EXCHANGES)))
         )
-        path = f"bindings/{self._vhost()}/e/{source}/{kind}/{target}"
+        path = f"bindings/{VHOST}/e/{source}/{kind}/{target}"
         key = chance.one(PATTERNS)
         if chance.happens(0.6):
             arguments = chance.match() if chance.happens(0.3) else {}
