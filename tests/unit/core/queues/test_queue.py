@@ -22,7 +22,7 @@ from leveret.core.queues.backlog import backlog as backlog_module
 from leveret.core.queues.backlog.backlog import DELIVERY_BYTES_MAX, WINDOW_IDLE_BYTES_MAX
 from leveret.core.queues.consumers import DEALT_SINGLY
 from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import Messages, alike, count_of
+from leveret.core.queues.messages import RUN_COSTS, Messages, alike, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
@@ -401,7 +401,7 @@ def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
 ) -> None:
     """Half a second for 50,000 messages, each of another priority than the one before, without a prefetch."""
     heads = [make_head(b"", b"q", content_header(b"\x08\x00" + bytes((at,)), 4)) for at in (0, 1)]
-    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * RUN_COSTS)
     monkeypatch.setattr(backlog_module, "DELIVERY_RUNS_MAX", 5)
     log = Log(**kind)
     queue = log.recover()
@@ -421,7 +421,7 @@ def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
 
 
 def test_what_was_not_offered_yet_is_neither_too_old_nor_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 2 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 2 * RUN_COSTS)
     monkeypatch.setattr(backlog_module, "DELIVERY_RUNS_MAX", 1)
     log = Log()
     queue = log.recover()

@@ -22,7 +22,7 @@ from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head
-from leveret.core.queues.messages import alike
+from leveret.core.queues.messages import RUN_COSTS, alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.reasons import Reason
@@ -283,7 +283,7 @@ def test_the_books_of_a_queue_with_limits_are_right_whatever_happens(machine: ty
 def test_a_backlog_that_a_new_policy_ends_goes_in_turns_and_nobody_gets_of_it(
     limits: QueueSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "DROPPED_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(queue_module, "DROPPED_AT_ONCE", 10 * RUN_COSTS)
     monkeypatch.setattr(dead_lettering_module, "DEAD_BYTES_MAX", 20 * dead_lettering_module.DEATH_BYTES)
     monkeypatch.setattr(queue_module, "DEAD_AT_ONCE", 20)
     log = Log()
@@ -297,7 +297,7 @@ def test_a_backlog_that_a_new_policy_ends_goes_in_turns_and_nobody_gets_of_it(
         queue.dispatch(100)
         # Each read of this log has five messages.
         assert log.reads - reads <= 22
-        assert left[-1] - queue.ready_count <= 12 * queue_module.RUN_COSTS
+        assert left[-1] - queue.ready_count <= 12 * RUN_COSTS
         reads = log.reads
         left.append(queue.ready_count)
         for letters in queue.dead_lettering.take():

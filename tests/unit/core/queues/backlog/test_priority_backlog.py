@@ -20,7 +20,7 @@ from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog import priority_backlog
 from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import Run, alike
+from leveret.core.queues.messages import RUN_COSTS, Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.wire.record import content_header
@@ -234,7 +234,7 @@ def test_no_more_is_kept_for_other_priorities_than_memory_allows(monkeypatch: py
 def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Log, Queue]:
     """In the log, no message like the one before: the log is read five records at a time."""
     monkeypatch.setattr(priority_backlog, "SORTED_AT_ONCE", 10)
-    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * RUN_COSTS)
     log = Log(**{"x-max-priority": TOP})
     queue: Queue = log.recover()
     for number in range(count):
