@@ -26,6 +26,7 @@ def stage() -> Iterator[Stage]:
         yield both
 
 
+@pytest.mark.filterwarnings("ignore:This command is deprecated")  # basic.recover-async
 @pytest.mark.oracle
 @pytest.mark.rabbitmq
 @pytest.mark.xdist_group("rabbitmq")

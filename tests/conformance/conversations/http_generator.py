@@ -21,8 +21,10 @@ from tests.conformance.conversations.chance import (
 from tests.conformance.conversations.steps import VHOST, Request, Step
 
 ODD: Final[Sequence[Any]] = (None, 1, -1, 1.5, True, "", "text", [], ["a"], {}, {"a": 1}, "true")
+"""Values of a field that nobody knows."""
 FIELD_MISSING: Final = 0.04
-"""How often a field of a body is left out. Values of wrong types are answered differently: docs/deviations.md."""
+"""How often a field of a body is left out. Bodies and values of wrong types are answered differently: docs/deviations.md.
+"""
 PAGES: Final = (
     "page=1",
     "page=2&page_size=1",
@@ -72,8 +74,6 @@ class _Generator:
     def _body(self, fields: dict[str, Any]) -> Any:
         """A body of these fields, seldom with a fault."""
         chance = self._chance
-        if chance.happens(0.02):
-            return chance.one(ODD)
         body = dict(fields)
         for name in fields:
             if chance.happens(FIELD_MISSING):
@@ -192,11 +192,14 @@ class _Generator:
     def _get(self) -> Step:
         chance = self._chance
         modes = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
-        fields = {
+        fields: dict[str, Any] = {
             "count": chance.one((1, 2, 10, 0, -1)),
-            "ackmode": chance.value((modes, ("nonsense",))),
-            "encoding": chance.value((("auto", "base64"), ("utf8",))),
+            "ackmode": chance.one(modes),
+            "encoding": chance.one(("auto", "base64")),
         }
+        if fields["count"] > 0:
+            # RabbitMQ looks at the words only for messages.
+            fields["ackmode"] = chance.value((modes, ("nonsense",)))
         if chance.happens(0.2):
             fields["truncate"] = chance.one((0, 2, 100))
         return Request("POST", f"queues/{VHOST}/{chance.queue()}/get", self._body(fields))
@@ -215,12 +218,13 @@ class _Generator:
             f"operator-policies/{vhost}",
             f"permissions/{vhost}",
             f"parameters/vhost-limits/{vhost}",
-            f"exchanges/{vhost}/{chance.one(EXCHANGES)}/bindings/source",
-            f"exchanges/{vhost}/{chance.one(EXCHANGES)}/bindings/destination",
+            # Of a missing virtual host RabbitMQ shows an empty list, and asks for its definitions are faulty.
+            f"exchanges/{VHOST}/{chance.one(EXCHANGES)}/bindings/source",
+            f"exchanges/{VHOST}/{chance.one(EXCHANGES)}/bindings/destination",
+            f"definitions/{VHOST}",
             f"vhosts/{vhost}/permissions",
             f"vhosts/{vhost}/topic-permissions",
             f"topic-permissions/{vhost}/limited",
-            f"definitions/{vhost}",
         )
         query = f"?{chance.one(PAGES)}" if chance.happens(0.4) else ""
         return Request("GET", chance.one(paths) + query, None, USERS[1] if chance.happens(0.1) else USERS[0])
