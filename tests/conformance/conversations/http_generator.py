@@ -23,8 +23,7 @@ from tests.conformance.conversations.steps import VHOST, Request, Step
 ODD: Final[Sequence[Any]] = (None, 1, -1, 1.5, True, "", "text", [], ["a"], {}, {"a": 1}, "true")
 """Values of a field that nobody knows."""
 FIELD_MISSING: Final = 0.04
-"""How often a field of a body is left out. Bodies and values of wrong types are answered differently: docs/deviations.md.
-"""
+"""How often a field of a body is left out. What is of a wrong type is answered differently: docs/deviations.md."""
 PAGES: Final = (
     "page=1",
     "page=2&page_size=1",
