@@ -331,7 +331,14 @@ class Node:
         self._definitions.compact_at_start()
         await others_first()
         await self._unless_failed(self._restore())
-        await self._unless_failed(self.commit())
+        try:
+            await self._unless_failed(self.commit())
+        except StorageError as error:
+            if (refusal := self.engine.definitions.refusal) is None:
+                raise
+            raise StorageError(
+                f"{self.data_dir / 'definitions'}: the first definitions cannot be written: {refusal}"
+            ) from error
         self._boot_definitions.remember()
         self.alarms.probe()
 
