@@ -201,6 +201,11 @@ def test_a_node_that_waits_for_others_at_its_start_ends_when_it_is_told_to(
         assert node.server.exit_status == 0, node.log_text()
         assert "Traceback" not in node.log_text()
         node.config = {}
+        if waits_for == "a leader":
+            node.launch()
+            wait_until(lambda: node.server.exit_status is not None, "the refusal", STOPS_WITHIN_S)
+            assert "never finished joining a leader" in node.log_text(), "it does not lead alone"
+            return
         node.start()
         assert node.stop() == 0
     finally:

@@ -33,7 +33,7 @@ class LocalQueues(Protocol):
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """Lead, mirror or represent the queue, by its record; None: the queue is deleted."""
 
-    def all_followed(self) -> None:
+    async def all_followed(self) -> None:
         """Note that the records of all queues were followed once, after a start."""
 
     def lead_by(

@@ -210,7 +210,7 @@ class PlacementController:
         for key in self._state.placements:
             self.changed(key)
         await self._follow_records()
-        self._local_queues.all_followed()
+        await self._local_queues.all_followed()
 
     async def _follow_records(self) -> None:
         records, is_over = self._due.records, time_slice()

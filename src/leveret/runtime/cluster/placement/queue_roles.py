@@ -178,8 +178,13 @@ class QueueRoles:
         else:
             await self._stand_by(key, queue, placement)
 
-    def all_followed(self) -> None:
+    async def all_followed(self) -> None:
         """See local_queues.LocalQueues."""
+        # Of a queue that was deleted while this node entered neither a record nor its end is told.
+        gone = [key for key in self._queues.names if key not in self._broker.queues]
+        for key in gone:
+            if self._locations.known(key) is None:
+                await self._forget(key)
         self._queues.all_followed()
 
     async def _forget(self, key: QueueKey) -> None:

@@ -106,7 +106,7 @@ class LocalQueues:
     def is_damaged(self, key: QueueKey) -> bool:
         return key in self.damaged
 
-    def all_followed(self) -> None:
+    async def all_followed(self) -> None:
         pass
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:

@@ -66,6 +66,7 @@ class Keeper(QueueRoles):
         locations: Any = SimpleNamespace(
             policy=lambda definition: POLICY,
             placement_of=lambda definition, exclusive: self.placements[definition.key],
+            known=self.placements.get,
         )
         member: Any = SimpleNamespace(name="a", ask=ask)
         due = DueQueues()
@@ -132,6 +133,18 @@ async def test_a_queue_that_is_deleted_before_its_record_is_followed_leaves_no_c
     await keeping.follow(KEY, None)
     assert not (node.directory / NAME).exists()
     assert not keeping._queues.names
+
+
+async def test_a_queue_that_was_deleted_while_its_node_entered_is_known_no_more(tmp_path: Path) -> None:
+    """The node takes its definition and its deletion together, and is told neither of a record nor of its end."""
+    node, keeping = kept_at(tmp_path / "a")
+    node.append(NAME, count=3)
+    await node.commits.all_durable()
+    keeping.declared(queue_of(8).definition, Placement(8, "b", "b1", 1, ("a",), ("a",)))
+    del keeping.placements[KEY]
+    await keeping.all_followed()
+    assert not keeping._queues.names
+    assert not (node.directory / NAME).exists()
 
 
 async def test_a_queue_that_is_declared_anew_again_and_again_leaves_nothing_behind(tmp_path: Path) -> None:
