@@ -46,7 +46,7 @@ GROUPED = """
 def test_in_a_group(case):
     ran("grouped")
 """
-FAILS_BESIDE = """
+FAILS_BESIDE = '''
 @pytest.mark.xdist_group("one")
 def test_waits():
     ran("waiting")
@@ -55,12 +55,16 @@ def test_waits():
     finally:
         ran("let go")
 
+@pytest.mark.xdist_group("one")
+def test_behind():
+    """Otherwise the process that waits would have taken the next share already, which has the failure."""
+
 @pytest.mark.xdist_group("other")
 def test_fails_meanwhile():
     while "waiting" not in pathlib.Path(__file__).with_name("ran").read_text():
         time.sleep(0.01)
     raise OSError
-"""
+'''
 DIES = "\ndef test_dies():\n    os._exit(3)\n"
 
 
