@@ -31,9 +31,14 @@ _NUMBERS: Final = {
     ord("d"): Struct(">d"),
 }
 _VOIDS: Final = frozenset(b"V\0")
-_OTHER_BYTES: Final = {ord("D"): 5, ord("T"): 8}
-_SIZED: Final = frozenset(b"SAFx")
-"""Types whose value begins with its own size."""
+FIXED_BYTES: Final = {kind: number.size for kind, number in _NUMBERS.items()} | {
+    ord("D"): 5,
+    ord("T"): 8,
+    ord("V"): 0,
+}
+"""By type, the octets of a value without a size of its own."""
+SIZED: Final = frozenset(b"SAFx")
+"""Types whose value begins with its own size, four octets of it."""
 _TABLE: Final = ord("F")
 _ARRAY: Final = ord("A")
 _SIZE: Final = Struct(">I")
@@ -112,16 +117,12 @@ def _value(octets: bytes, position: int, level: int) -> tuple[Any, int]:
 
 def _behind(octets: bytes, kind: int, begin: int) -> int:
     """The position behind a value of this type that begins here."""
-    if kind in _SIZED:
+    if kind in SIZED:
         return _end_of(octets, begin)
-    number = _NUMBERS.get(kind)
-    if number is not None:
-        return begin + number.size
-    if kind in _VOIDS:
-        return begin
-    if kind in _OTHER_BYTES:
-        return begin + _OTHER_BYTES[kind]
-    raise ValueError(f"unknown type {kind}")
+    size = 0 if kind in _VOIDS else FIXED_BYTES.get(kind)
+    if size is None:
+        raise ValueError(f"unknown type {kind}")
+    return begin + size
 
 
 def _end_of(octets: bytes, begin: int) -> int:

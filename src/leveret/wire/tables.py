@@ -10,27 +10,10 @@ import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final
 
+from leveret.wire.field_values import FIXED_BYTES, SIZED
 from leveret.wire.properties import SyntaxFault, shortstr
 
-_FIXED: Final = {
-    ord("t"): 1,
-    ord("b"): 1,
-    ord("B"): 1,
-    ord("s"): 2,
-    ord("u"): 2,
-    ord("I"): 4,
-    ord("i"): 4,
-    ord("l"): 8,
-    ord("L"): 8,
-    ord("f"): 4,
-    ord("d"): 8,
-    ord("D"): 5,
-    ord("T"): 8,
-    ord("V"): 0,
-}
-_SIZED: Final = frozenset(b"SAFx")
-"""Types whose value begins with its own size, four octets of it."""
-_SIZES: Final = [0 if kind in _SIZED else 1 + _FIXED.get(kind, -2) for kind in range(256)]
+_SIZES: Final = [0 if kind in SIZED else 1 + FIXED_BYTES.get(kind, -2) for kind in range(256)]
 """By type: the octets of a value with its type, 0 if it begins with its own size, -1 if there is no such type."""
 _TABLE: Final = ord("F")
 _TEXT: Final = ord("S")
@@ -192,10 +175,10 @@ def split_array(value: bytes) -> list[bytes]:
 def _value_end(octets: bytes, position: int) -> int:
     """The end of the value at `position`."""
     kind = octets[position] if position < len(octets) else -1
-    if kind in _SIZED:
+    if kind in SIZED:
         end = position + 5 + int.from_bytes(octets[position + 1 : position + 5], "big")
-    elif kind in _FIXED:
-        end = position + 1 + _FIXED[kind]
+    elif kind in FIXED_BYTES:
+        end = position + 1 + FIXED_BYTES[kind]
     else:
         raise SyntaxFault(f"field table holds a value of unknown type {kind} at octet {position}")
     if end > len(octets):
@@ -223,7 +206,17 @@ def integer_of(value: bytes) -> int | None:
     return int.from_bytes(value[1:], "big", signed=value[0] in b"bsIl") if value[:1] in _INTEGERS else None
 
 
-_INTEGERS: Final = frozenset({b"b", b"B", b"s", b"u", b"I", b"i", b"l", b"L"})
+INTEGER_NAMES: Final = {
+    b"b": "byte",
+    b"B": "unsignedbyte",
+    b"s": "short",
+    b"u": "unsignedshort",
+    b"I": "signedint",
+    b"i": "unsignedint",
+    b"l": "long",
+}
+"""RabbitMQ's names of the types of integers, without `L`, which is not read alike everywhere."""
+_INTEGERS: Final = frozenset({*INTEGER_NAMES, b"L"})
 
 
 def long_string(octets: bytes) -> bytes:

@@ -109,17 +109,8 @@ def _plain(value: Any) -> Any:
     return _text(bytes(value)) if isinstance(value, bytes | bytearray) else str(value)
 
 
-_INTEGERS: Final = {
-    b"b": "byte",
-    b"B": "unsignedbyte",
-    b"s": "short",
-    b"u": "unsignedshort",
-    b"I": "signedint",
-    b"i": "unsignedint",
-    b"l": "long",
-    b"L": "unsignedlong",
-}
-"""RabbitMQ's names of the types of integers."""
+_INTEGERS: Final = tables.INTEGER_NAMES | {b"L": "unsignedlong"}
+"""The names of the types of integers."""
 _COLUMNS: Final[dict[str, tuple[int, Callable[[bytes], Any]]]] = {
     "content_type": (props.CONTENT_TYPE, _text),
     "content_encoding": (props.CONTENT_ENCODING, _text),

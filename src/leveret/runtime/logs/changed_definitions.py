@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
@@ -138,7 +137,7 @@ class ChangedDefinitions:
             self._unlogged.keys().isdisjoint(queues) and self._unshared.keys().isdisjoint(queues)
         )
 
-    def once_known(self, queues: Iterable[Queue | object], promise: Callable[[], None]) -> None:
+    def once_known(self, queues: Iterable[object], promise: Callable[[], None]) -> None:
         """Keep a promise on messages, which are durable in these queues, once every start knows the queues."""
         for missing in (self._unlogged, self._unshared):
             pending = (

@@ -299,8 +299,10 @@ class ClientConnection(ConnectionBase):
                     continue
             self._under_way_bytes -= size
             try:
-                if size < _LARGE_BYTES or not self._take_large(data, position, stop):
-                    self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
+                begin = position + FRAME_HEAD_BYTES
+                is_large = kind == wire.FRAME_BODY and size >= _LARGE_BYTES
+                if not (is_large and self._take_large_body(number, memoryview(data)[begin:stop])):
+                    self._frame(kind, number, data[begin:stop])
             except Postponed as postponed:
                 self.blocked_reason = postponed.blocked_reason
                 break
@@ -344,19 +346,13 @@ class ClientConnection(ConnectionBase):
                 self.fail(error, number, _method_of(wire.FRAME_METHOD, wire.BASIC_ACK))
         return position
 
-    def _take_large(self, data: bytes, position: int, stop: int) -> bool:
-        """Take a large frame if it is the body that a channel waits for; return whether it is."""
-        kind, number, _ = wire.FRAME_HEAD.unpack_from(data, position)
+    def _take_large_body(self, number: int, octets: memoryview) -> bool:
+        """Take a large body frame, if a channel waits for it; return whether one does."""
         channel = self.channels.get(number)
-        if (
-            kind != wire.FRAME_BODY
-            or channel is None
-            or not channel.awaits_body
-            or self.state is not AmqpState.OPEN
-        ):
+        if channel is None or not channel.awaits_body or self.state is not AmqpState.OPEN:
             return False
         try:
-            channel.take_body(memoryview(data)[position + FRAME_HEAD_BYTES : stop])
+            channel.take_body(octets)
         except LeveretError as error:
             self.fail(error, number, _method_of(wire.FRAME_BODY, b""))
         return True

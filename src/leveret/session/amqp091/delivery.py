@@ -592,9 +592,9 @@ def content(channel: DeliveryChannel, sized_header: bytes, body: bytes) -> Seque
 def _content(
     channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool
 ) -> Sequence[bytes | memoryview]:
-    """`content` in pieces: a large body is copied once, where they are joined."""
+    """The octets from a delivery tag to the end of a message of any size, in pieces, as `content`."""
     frame_max = min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX)
     if len(body) <= frame_max - wire.FRAME_OVERHEAD:
         return frames_before_body(head, channel.number, redelivered), body, wire.FRAME_END_OCTET
-    start = wire.content_head(channel.number, redelivered, head.route, head.header, 0)
-    return start, wire.FRAME_END_OCTET, *wire.body_pieces(channel.number, body, frame_max)
+    behind_tag = bytes((redelivered,)) + head.route + wire.FRAME_END_OCTET
+    return behind_tag, *content(channel, head.sized_header, body)

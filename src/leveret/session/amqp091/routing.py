@@ -28,19 +28,12 @@ _KEYS_OF_A_FRAME: Final = 4
 """So does it to look up so many routing keys."""
 HEADER_BYTES_OF_A_FRAME: Final = 128
 """So does it to decode so many octets of headers, of which each may be a value."""
-_FIELD_TYPES: Final = {
+_FIELD_TYPES: Final = tables.INTEGER_NAMES | {
+    b"L": "long",
     b"S": "longstr",
     b"F": "table",
     b"V": "void",
     b"t": "bool",
-    b"b": "byte",
-    b"B": "unsignedbyte",
-    b"s": "short",
-    b"u": "unsignedshort",
-    b"I": "signedint",
-    b"i": "unsignedint",
-    b"l": "long",
-    b"L": "long",
     b"f": "float",
     b"d": "double",
     b"D": "decimal",
