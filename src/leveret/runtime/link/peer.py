@@ -1,9 +1,11 @@
 """The socket of a link between nodes: whole messages in, pieces out.
 
 Messages are passed on in the buffer that received them, without a copy: a frame's chunks go from there to disk. A
-message that is too long for the link's buffer gets a buffer of its own. A peer that has not proven the secret has a
-small buffer, and cannot fill more memory. A read may hold thousands of messages, each of which makes a log, so a link
-has turns: after `SLICE_S` the loop serves others, and the socket is not read until the other messages are taken.
+message that is too long for the link's buffer gets a buffer of its own. A link has a small buffer unless much comes: a
+node has a link to each leader of queues of each virtual host, and most of them are idle. A peer that has not proven the
+secret has the small one in any case, and cannot fill more memory. A read may hold thousands of messages, each of which
+makes a log, so a link has turns: after `SLICE_S` the loop serves others, and the socket is not read until the other
+messages are taken.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 1024 * 1024
 """Measured on loopback: half the cost of 256 KiB; a larger buffer is no faster."""
+_SMALL_BUFFER_BYTES: Final = LENGTH.size + SMALL_BYTES_MAX
+_SHORT_READS: Final = 256
+"""So many reads one after the other that the small buffer could have taken end the use of the large one."""
 WRITE_BUFFER_BYTES: Final = 1024 * 1024
 """If more octets wait for the socket, `drain` waits."""
 CLOSE_TIMEOUT_S: Final = 3.0
@@ -81,8 +86,9 @@ class LinkPeer(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._on_connected = on_connected
         self._closing: asyncio.TimerHandle | None = None
-        self._buffer = memoryview(bytearray(LENGTH.size + SMALL_BYTES_MAX))
+        self._buffer = memoryview(bytearray(_SMALL_BUFFER_BYTES))
         self._filled = 0
+        self._short_reads = 0
         self._long: memoryview | None = None
         self._long_filled = 0
         self._greeted = False
@@ -153,10 +159,9 @@ class LinkPeer(asyncio.BufferedProtocol):
         """Return the buffer for the next octets."""
         if self._long is not None:
             return self._long[self._long_filled :]
-        if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
-            grown = memoryview(bytearray(_BUFFER_BYTES))
-            grown[: self._filled] = self._buffer[: self._filled]
-            self._buffer = grown
+        if self.is_trusted and self._filled == len(self._buffer):
+            # TLS brings what it has read when reading pauses.
+            self._replace(2 * self._filled)
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -167,7 +172,9 @@ class LinkPeer(asyncio.BufferedProtocol):
                 self._filled += nbytes
             elif self._long is None:
                 self._filled += nbytes
-                self._take()
+                is_full = self._filled == len(self._buffer)
+                wanted_bytes = self._take()
+                self._fit(nbytes, is_full=is_full, wanted_bytes=wanted_bytes)
             else:
                 self._long_filled += nbytes
                 if self._long_filled == len(self._long):
@@ -186,6 +193,8 @@ class LinkPeer(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the link to the receiver."""
         self.is_closed = True
+        # The collector may find an ended link late.
+        self._buffer, self._long = memoryview(b""), None
         self._writable.set()
         if self._closing is not None:
             self._closing.cancel()
@@ -201,12 +210,16 @@ class LinkPeer(asyncio.BufferedProtocol):
 
     # -- messages -----------------------------------------------------------------------------
 
-    def _take(self) -> None:
-        """Pass on every whole message in the buffer; begin a long one."""
-        at = 0
+    def _take(self) -> int:
+        """Pass on every whole message in the buffer; begin a long one.
+
+        Returns:
+            The octets that the buffer has to have for the next message, as far as that is known; else 0.
+        """
+        at = wanted_bytes = 0
         if not self._greeted:
             if self._filled < len(GREETING):
-                return
+                return 0
             if bytes(self._buffer[: len(GREETING)]) != GREETING:
                 raise LinkError(
                     f"{self.address} is no replication link of this version: it began with "
@@ -221,7 +234,9 @@ class LinkPeer(asyncio.BufferedProtocol):
                 raise LinkError(f"a message of {size} octets")
             start = at + LENGTH.size
             if self._filled - start < size:
-                if size > len(buffer) - LENGTH.size:
+                if size <= _BUFFER_BYTES - LENGTH.size:
+                    wanted_bytes = LENGTH.size + size
+                else:
                     # Not a bytearray, which is filled with zeros in one step: the kernel gives pages as they are read.
                     self._long, self._long_filled = memoryview(mmap.mmap(-1, size)), self._filled - start
                     self._long[: self._long_filled] = buffer[start : self._filled]
@@ -237,6 +252,24 @@ class LinkPeer(asyncio.BufferedProtocol):
         if at and rest:
             buffer[:rest] = bytes(buffer[at : self._filled])
         self._filled = rest
+        return wanted_bytes
+
+    def _fit(self, nbytes: int, *, is_full: bool, wanted_bytes: int) -> None:
+        """Change the buffer after a read of so many octets, if they tell that another size is wanted."""
+        if is_full or max(nbytes, wanted_bytes, self._filled) > _SMALL_BUFFER_BYTES:
+            self._short_reads = 0
+            if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
+                self._replace(_BUFFER_BYTES)
+        elif len(self._buffer) > _SMALL_BUFFER_BYTES:
+            self._short_reads += 1
+            if self._short_reads == _SHORT_READS:
+                self._short_reads = 0
+                self._replace(_SMALL_BUFFER_BYTES)
+
+    def _replace(self, size: int) -> None:
+        replaced = memoryview(bytearray(size))
+        replaced[: self._filled] = self._buffer[: self._filled]
+        self._buffer = replaced
 
     def _hand_out(self, octets: memoryview) -> None:
         try:

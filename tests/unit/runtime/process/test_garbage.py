@@ -63,12 +63,11 @@ def test_young_objects_are_visited_while_there_are_few() -> None:
 def test_all_objects_are_visited_when_memory_has_doubled_and_not_before() -> None:
     used, visits = [GROWTH_BYTES_MIN * 2], list[int]()
 
-    def collect(generation: int) -> int:
-        visits.append(generation)
+    def give_back() -> None:
+        visits.append(2)
         used[0] -= 1000
-        return 0
 
-    watched = Garbage(lambda: used[0], collect)
+    watched = Garbage(lambda: used[0], give_back=give_back)
     for size, expected in (
         (GROWTH_BYTES_MIN * 4 - 1, 0),
         (GROWTH_BYTES_MIN * 4, 1),
@@ -79,7 +78,7 @@ def test_all_objects_are_visited_when_memory_has_doubled_and_not_before() -> Non
         used[0] = size
         watched.check()
         assert visits == [2] * expected
-    small = Garbage(lambda: used[0], collect)
+    small = Garbage(lambda: used[0], give_back=give_back)
     used[0] = 1000
     small._kept_bytes = 1000
     used[0] = GROWTH_BYTES_MIN
@@ -120,7 +119,8 @@ async def test_a_watched_loop_calls_for_both(monkeypatch: pytest.MonkeyPatch) ->
         visits.append(generation)
         return 0
 
-    task = asyncio.create_task(LoopWatch(Garbage(lambda: used[0], collect)).run())
+    watched = Garbage(lambda: used[0], collect, lambda: visits.append(2))
+    task = asyncio.create_task(LoopWatch(watched).run())
     await until(lambda: 1 in visits)
     assert 2 not in visits
     used[0] = GROWTH_BYTES_MIN
