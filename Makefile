@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast test-stories mutants check format docs bench conformance answers torture simulate transcripts fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster demo-sites screenshots test test-fast test-stories mutants check format docs bench conformance answers torture simulate transcripts fuzz soak clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -124,6 +124,10 @@ fuzz: setup-fuzz  ## new examples for every property test, then a coverage-guide
 		$(PYTEST) $(WORKERS) -m "hypothesis or fuzz" --hypothesis-profile fuzz --timeout 1800 \
 		-o faulthandler_timeout=0 $(TEST_ARGS)
 	@.venv/bin/python -m tests.fuzz --seconds $$(($(FUZZ_SECONDS) / 2)) $(FUZZ_ARGS)
+
+SOAK_MINUTES = 60
+soak: setup-test  ## applications that come and go for an hour, and what grows by it (SOAK_MINUTES=60)
+	@.venv/bin/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
 
 clean:  ## remove everything that was made
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
