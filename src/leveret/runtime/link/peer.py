@@ -184,7 +184,8 @@ class LinkPeer(asyncio.BufferedProtocol):
             # An error of this node, caused by a peer's octets, ends only the peer's link.
             if not isinstance(error, LeveretError):
                 logger.exception("replication_link_failed peer=%s", self.address)
-            self.close(error)
+            # The frames of the traceback would keep the link and its buffer until the collector finds them.
+            self.close(error.with_traceback(None))
 
     def eof_received(self) -> bool:
         """Close the connection, because the other side sends no more."""

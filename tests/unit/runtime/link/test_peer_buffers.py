@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any, cast
 
 import pytest
@@ -45,12 +47,13 @@ class Taking:
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
+        self.error: Exception | None = None
 
     def received(self, kind: Type, payload: memoryview) -> None:
         self.taken.append(bytes(payload))
 
     def ended(self, error: Exception | None) -> None:
-        pass
+        self.error = error
 
 
 @pytest.fixture
@@ -149,3 +152,20 @@ def test_an_ended_link_holds_no_buffer(link: tuple[LinkPeer, Taking]) -> None:
     read(peer, framed(b"z" * SMALL))
     peer.connection_lost(None)
     assert buffer_bytes(peer) == 0
+
+
+async def test_a_link_that_an_error_ended_is_freed_without_the_collector() -> None:
+    gc.disable()
+    try:
+        link = LinkPeer()
+        is_there, receiver = weakref.ref(link), Taking()
+        link.receiver = receiver
+        link.connection_made(cast(Any, Transport()))
+        read(link, GREETING + LENGTH.pack(0))
+        assert link.is_closed
+        link.connection_lost(None)
+        assert receiver.error is not None
+        del link
+        assert is_there() is None
+    finally:
+        gc.enable()
