@@ -228,13 +228,17 @@ class Roles:
         task.add_done_callback(ends_process(self.failed))
 
     async def stop(self) -> None:
-        """Stop in order, once all received changes are durable here and at the followers in sync."""
+        """Stop in order, once all received changes are durable here and at the followers in sync.
+
+        A node that has failed stops at once. It keeps no promise any more and can hand nothing over, and until it is
+        gone no other node leads: a wait for its clients, or for acks of what it cannot store, lengthens the outage.
+        """
         self.inspection.stop()
         for task in list(self._tasks):
             task.cancel()
         self._leaderships.stop()
         async with self._changing:
-            await self._close(in_order=True)
+            await self._close(in_order=not self.failed.is_set())
         if self.elected is not None:
             # Last: the followers have all changes by now, and one of them may lead.
             await self.elected.stop()

@@ -61,6 +61,38 @@ async def test_a_leader_that_cannot_step_down_ends_the_process(
         await roles.failed.wait()
 
 
+@pytest.mark.parametrize(
+    ("has_failed", "ends"), [(False, ["hand_over", "goodbye 10"]), (True, ["goodbye 0"])]
+)
+async def test_a_node_whose_disk_failed_waits_for_nobody(
+    has_failed: bool, ends: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for acks of records that its disk had refused, and then for its clients; meanwhile nobody led."""
+    roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
+    await roles.start()
+    done: list[str] = []
+
+    class Cluster:
+        async def hand_over(self) -> None:
+            done.append("hand_over")
+
+        async def detach(self) -> None:
+            pass
+
+        async def stop(self) -> None:
+            pass
+
+    async def stop(timeout_s: float) -> None:
+        done.append(f"goodbye {timeout_s:.0f}")
+
+    monkeypatch.setattr(roles, "_clustered", Cluster())
+    monkeypatch.setattr(roles.node.amqp, "stop", stop)
+    if has_failed:
+        roles.node.commits.fail(StorageError("Input/output error"))
+    await roles.stop()
+    assert done == ends
+
+
 async def test_an_elected_leader_that_cannot_step_down_ends_the_process() -> None:
     class Candidate:
         role = "leader"
