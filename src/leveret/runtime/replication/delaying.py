@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from leveret.core.replication.clock_steps import ClockSteps
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.model.moment import moment_text
@@ -111,6 +112,7 @@ class Delaying:
         apply_delay_ms: int,
         has_joined: bool,
         clock_ms: Callable[[], int],
+        elapsed_ms: Callable[[], int],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
         """Start without open files; a node that has not joined a leader yet does not delay its first join.
@@ -125,6 +127,8 @@ class Delaying:
         self._commits = commits
         self._delays = has_joined
         self._clock_ms = clock_ms
+        self._elapsed_ms = elapsed_ms
+        self._steps = ClockSteps(apply_delay_ms, clock_ms(), elapsed_ms())
         self._base = IndexBase()
         """The present begin of the window; the one on disk may be older."""
         self._amount = _Amount()
@@ -240,7 +244,8 @@ class Delaying:
     async def _run(self) -> None:
         while True:
             try:
-                await self.expire(self._clock_ms() - self.apply_delay_ms)
+                self._steps.look(self._clock_ms(), self._elapsed_ms())
+                await self.expire(self._steps.before_ms)
                 self._error = ""
             except Exception as error:
                 text = f"data whose delay is over cannot be removed: {str(error) or type(error).__name__}"
@@ -257,7 +262,7 @@ class Delaying:
         least, most = _PAUSE_S
         if self._error or not self.waits:
             return min(most, max(least, self.apply_delay_ms / 1000))
-        due_ms = self._oldest_ms + self.apply_delay_ms - self._clock_ms()
+        due_ms = self._oldest_ms - self._steps.before_ms
         return min(max(least, due_ms / 1000), most)
 
     # -- reports and frames of the link: applier.FollowerData ----------------------------------------
@@ -619,6 +624,7 @@ async def follower_data(
     apply_delay_ms: int,
     has_joined: bool,
     clock_ms: Callable[[], int],
+    elapsed_ms: Callable[[], int],
     on_damage: Callable[[Corrupt], None],
 ) -> Applier | Delaying:
     """Return the receiver of the link's frames: the applier, or for a delayed follower a started Delaying.
@@ -638,6 +644,7 @@ async def follower_data(
         apply_delay_ms=apply_delay_ms,
         has_joined=has_joined or spool.exists,
         clock_ms=clock_ms,
+        elapsed_ms=elapsed_ms,
         on_damage=on_damage,
     )
     await asyncio.to_thread(delaying.open)

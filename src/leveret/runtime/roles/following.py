@@ -19,7 +19,7 @@ from leveret.config.uris import NodeUri
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.logs.log_store import is_gone, log_name_of
 from leveret.runtime.node.node import Node, settle_process
-from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.process.needed_tasks import ends_process
 from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.delaying import ALL_MS, Delaying, follower_data
@@ -114,6 +114,7 @@ class FollowerRole(CopyOwner):
             and identity.is_clean
             and (is_fetching_again or not identity.rewriting),
             clock_ms=clock_ms,
+            elapsed_ms=elapsed_ms,
             on_damage=self.damaged,
         )
         self.delaying = data if isinstance(data, Delaying) else None

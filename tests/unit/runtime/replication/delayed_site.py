@@ -37,6 +37,7 @@ def delaying_of(
     *,
     has_joined: bool = True,
     clock: Callable[[], int] = clock_ms,
+    elapsed: Callable[[], int] | None = None,
     on_damage: Callable[[Corrupt], None] = fail,
 ) -> Delaying:
     return Delaying(
@@ -46,6 +47,7 @@ def delaying_of(
         apply_delay_ms=DELAY_MS,
         has_joined=has_joined,
         clock_ms=clock,
+        elapsed_ms=elapsed or clock,
         on_damage=on_damage,
     )
 

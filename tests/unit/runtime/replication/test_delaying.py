@@ -15,7 +15,7 @@ import pytest
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.model.moment import moment_text
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.replication import delaying, sending_link, sent_node
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS, follower_data
@@ -671,6 +671,7 @@ async def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_pa
         apply_delay_ms=0,
         has_joined=True,
         clock_ms=clock_ms,
+        elapsed_ms=elapsed_ms,
         on_damage=plain.damaged,
     )
     assert data is plain.applier

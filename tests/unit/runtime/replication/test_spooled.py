@@ -13,7 +13,7 @@ import pytest
 
 from leveret.core.replication.receiver import Copied
 from leveret.model.errors import PreconditionFailed
-from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms, elapsed_ms
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import Delaying, follower_data
 from leveret.runtime.replication.point_in_time import refuse_to_lead
@@ -125,6 +125,7 @@ async def started(directory: Path, apply_delay_ms: int) -> None:
         apply_delay_ms=apply_delay_ms,
         has_joined=True,
         clock_ms=clock_ms,
+        elapsed_ms=elapsed_ms,
         on_damage=fail,
     )
     if isinstance(data, Delaying):
