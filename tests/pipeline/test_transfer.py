@@ -22,7 +22,7 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.store import delete_orphans
+from leveret.pipeline.archive.sweep import delete_orphans
 from leveret.pipeline.files.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import Inbox

@@ -35,7 +35,15 @@ from leveret.pipeline.archive.settled_offsets import (
 from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, range_name, records_writer, write_sidecar
 from leveret.pipeline.archive.stored_positions import SUFFIX, last_stored_positions
 from leveret.pipeline.archive.tables import messages_in, read_table
-from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
+from leveret.pipeline.files.files import (
+    Place,
+    keep,
+    name_in,
+    note_named,
+    opened,
+    sync_directory,
+    written_beside,
+)
 from leveret.wire.incarnation import may_have_messages, numbering_of
 from leveret.wire.log_name import title_of, vhost_of
 
@@ -130,6 +138,7 @@ def compact(
                     for incarnation, rows in rows_by_incarnation(vhost, batch):
                         parts[incarnation.queue, incarnation.epoch].messages += len(rows)
             size = keep(beside, path)
+            note_named(path, is_named=False)
         settlements, settled_bytes = write_sidecar(data_dir, path.with_suffix(SETTLED), settled)
         stored_positions = last_stored_positions(data_dir, files)
         positions, positions_bytes = write_sidecar(data_dir, path.with_suffix(SUFFIX), stored_positions)

@@ -31,7 +31,7 @@ import msgspec
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import line_of, value_of
 from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestLog, ObjectLog
-from leveret.pipeline.files.files import Place
+from leveret.pipeline.files.files import Place, note_named
 from leveret.pipeline.files.objects import ObjectPath
 from leveret.wire.log_name import label_of, log_name, title_of, vhost_of
 
@@ -408,6 +408,8 @@ class Manifest:
                 fresh, gap = self._continuing(files, replacing=bool(gone))
                 self._check_there(fresh)
                 is_written = not (fresh or gone) or self._write(added=fresh, removed=gone)
+            for name in (name for file in fresh for name in file.names):
+                note_named(self.data_dir / name, is_named=True)
         if gap is not None:
             raise gap
         return fresh

@@ -11,7 +11,7 @@ This module uses neither Spark nor the network: chunks come in, files come out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leveret.pipeline.archive.decode import RECORDS, SETTLEMENTS, Decoder
-from leveret.pipeline.archive.manifest import Manifest, Moves, StoredFile, Terms
+from leveret.pipeline.archive.manifest import Moves, StoredFile
 from leveret.pipeline.archive.stored_positions import SUFFIX
 from leveret.pipeline.archive.tables import write_table
 from leveret.pipeline.files.files import (
@@ -30,7 +30,7 @@ from leveret.pipeline.files.files import (
     keep,
     make_directory,
     name_in,
-    sweepable,
+    note_named,
     sync_directory,
     uncache,
     vhost_directory,
@@ -74,6 +74,7 @@ def store_range(
         settled = _write_records(beside, decoder, chain((first,), runs))
         path: Place = directory / f"{range_name(decoder.first, decoder.next, node)}.parquet"
         size = keep(beside, path)
+        note_named(path, is_named=False)
         uncache(path)
     settlements, settled_bytes = write_sidecar(data_dir, path.with_suffix(SETTLED), settled)
     positions, positions_bytes = write_sidecar(
@@ -103,7 +104,11 @@ def store_range(
 
 def write_sidecar(data_dir: Place, place: Place, table: pa.Table) -> tuple[str, int]:
     """Write a file beside one of records; return its name in the archive and its octets, none for an empty table."""
-    return (name_in(data_dir, place), write_table(place, table)) if table.num_rows else ("", 0)
+    if not table.num_rows:
+        return "", 0
+    size = write_table(place, table)
+    note_named(place, is_named=False)
+    return name_in(data_dir, place), size
 
 
 def _has_moves(settled: pa.Table) -> bool:
@@ -116,28 +121,6 @@ def range_name(first: int, end: int, node: str) -> str:
     if len(label) > _LABEL_CHARACTERS_MAX:
         label = hashlib.sha256(node.encode()).hexdigest()
     return f"{first:020}-{end:020}" + (f"-{label}" if label else "")
-
-
-def delete_orphans(manifest: Manifest, pinned: Collection[str] = (), terms: Terms | None = None) -> int:
-    """Delete files that neither the manifest nor `pinned` names; return their number.
-
-    Only while no transfer runs; with `terms`, those of this node in a shared archive, none of its own vhosts, whose
-    files alone are deleted.
-
-    Raises:
-        Superseded: another node owns one of the vhosts by now, and may be about to record files.
-    """
-    with manifest.locked():
-        manifest.check_owned(terms or (), terms)
-        known = {name for file in manifest.files() for name in file.names}.union(pinned)
-        present = sweepable(manifest.data_dir / DATA)
-        if terms is not None:
-            names = set(map(vhost_directory, terms))
-            present = [place for place in present if place.parent.name in names]
-        orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
-        for place in orphans:
-            place.unlink(missing_ok=True)
-    return len(orphans)
 
 
 def records_writer(path: Path) -> pq.ParquetWriter:

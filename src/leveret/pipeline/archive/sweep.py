@@ -6,15 +6,17 @@ A running recovery may need any file; an interrupted one needs the files that it
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest, Terms
+from leveret.pipeline.archive.once_named import lost_among
 from leveret.pipeline.archive.recovery_plan import clear_scratch, delete_forgotten, pinned
-from leveret.pipeline.archive.store import delete_orphans
-from leveret.pipeline.files.files import Place, locked
+from leveret.pipeline.archive.store import DATA
+from leveret.pipeline.files.files import Place, locked, name_in, sweepable, vhost_directory
 
 logger = logging.getLogger(__name__)
 
@@ -83,3 +85,27 @@ def _needed(manifest: Manifest, terms: Terms | None) -> set[str] | None:
             _reported.add(str(error))
             logger.warning("archive_not_swept error=%s", error)
         return None
+
+
+def delete_orphans(manifest: Manifest, pinned: Collection[str] = (), terms: Terms | None = None) -> int:
+    """Delete files that neither the manifest nor `pinned` names; return their number.
+
+    A file with records that only a newer manifest has stays. Only while no transfer runs; with `terms`, those of this
+    node in a shared archive, none of its own vhosts, whose files alone are deleted.
+
+    Raises:
+        Superseded: another node owns one of the vhosts by now, and may be about to record files.
+    """
+    with manifest.locked():
+        manifest.check_owned(terms or (), terms)
+        known = {name for file in manifest.files() for name in file.names}.union(pinned)
+        present = sweepable(manifest.data_dir / DATA)
+        if terms is not None:
+            names = set(map(vhost_directory, terms))
+            present = [place for place in present if place.parent.name in names]
+        orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
+        lost = lost_among(manifest, orphans)
+        for place in orphans:
+            if place not in lost:
+                place.unlink(missing_ok=True)
+    return len(orphans) - len(lost)

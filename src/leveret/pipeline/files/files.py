@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ ORPHAN_AGE_S: Final = 3600.0
 _POLL_S: Final = 0.05
 _VHOST: Final = "vhost-"
 _DIGEST: Final = "sha256-"
+_NAMED_MODE: Final = 0o600
+_UNNAMED_MODE: Final = 0o640
+"""The permissions of the archive's files, in directories that are for this user alone: see `archive.once_named`."""
 _NAME_OCTETS_MAX: Final = 255
 """The limit of any file system. Archives have plans under names as long as that: a name that fits stays unchanged."""
 
@@ -143,6 +147,20 @@ def keep(beside: Path, place: Place) -> int:
     size = sync_file(beside)
     beside.rename(place)
     return size
+
+
+def note_named(place: Place, *, is_named: bool) -> None:
+    """Note on a file whether an entry of the manifest names it; a file system without permissions notes nothing."""
+    if isinstance(place, Path):
+        with suppress(OSError):
+            place.chmod(_NAMED_MODE if is_named else _UNNAMED_MODE)
+
+
+def was_named(place: Place) -> bool:
+    """Whether an entry of the manifest has named this file, as far as that was noted."""
+    with suppress(OSError):
+        return isinstance(place, Path) and stat.S_IMODE(place.stat().st_mode) == _NAMED_MODE
+    return False
 
 
 def write_durably(place: Place, octets: bytes) -> None:

@@ -33,6 +33,7 @@ from leveret.model.errors import PreconditionFailed
 from leveret.model.moment import moment_text
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.once_named import once_named, title_of_lost
 from leveret.pipeline.archive.ownership import claim
 from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
@@ -142,6 +143,7 @@ class RecoveryRun:
         if job.terms is not None and not job.scratch:
             # Before the archive is read: a previous owner of a vhost records nothing after this.
             claim(self._manifest, job.terms)
+        self._check_manifest()
         begun_s = time.monotonic()
         try:
             left = self._left()
@@ -179,6 +181,18 @@ class RecoveryRun:
             )
         finally:
             clear_scratch(job.root, job.owned)
+
+    def _check_manifest(self) -> None:
+        """Check that the manifest is no older copy: messages would be missing, and settled ones would come back.
+
+        Raises:
+            PreconditionFailed: it is, and not all that is available was asked for.
+        """
+        lost = [] if self._job.all_available else once_named(self._manifest, self._wanted)
+        if lost:
+            raise PreconditionFailed(
+                f"{title_of_lost(self._manifest, lost)}, or add --all-available to recover what it names"
+            )
 
     def _transferred(self, identities: UpstreamIdentities) -> dict[str, tuple[int, int]]:
         """By outgoing log, its id at the upstream, and the offset up to which it was transferred."""

@@ -5,8 +5,9 @@ fsync and could contradict the manifest. A log whose next records cannot be read
 for a while, longer each time, and the others go on.
 
 On standard output: `started`, `link` (state of a log's upstream), `stored` (a file is durable), `cut` (records from
-an offset on could not be stored), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after
-the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+an offset on could not be stored), `manifest_is_older` (files of lost entries stay), `compacted`, `compaction_failed`,
+`restarting`, `drained`. On standard input, after the job, commands: `{"command": "job", "job": {...}}` goes on with
+another job on the same data directory;
 `{"command": "vhosts", "vhosts": [...], "taking_over": [...], "origins": {...}}` follows other vhosts, and leaves the
 transfer of the others alone: the query goes on, and its source is told until it answers;
 `{"command": "drain", "timeout_ms": n}` ends the transfer once the upstream's remaining records have been stored.
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.manifest import Manifest, Superseded
+from leveret.pipeline.archive.once_named import once_named, title_of_lost
 from leveret.pipeline.archive.ownership import claim
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.files.files import locked, make_directory
@@ -143,6 +145,7 @@ class Transfer:
         self._left: set[str] = set()
         """The vhosts that left the query."""
         self._warms_up = warms_up
+        self._is_older = False
         self._drain_from_s: float | None = None
         self._drain_until_s = 0.0
 
@@ -191,6 +194,7 @@ class Transfer:
         if self._job.terms is not None:
             claim(manifest, self._job.terms)
         sweep(manifest, self._job.work, self._job.terms)
+        self._say_lost(manifest)
         self._stored = dict(manifest.next_by_log)
         self._taken = self._followed["number"]
         self._left.clear()
@@ -215,6 +219,13 @@ class Transfer:
             .queryName("transfer")
             .start()
         )
+
+    def _say_lost(self, manifest: Manifest) -> None:
+        """Report once that the manifest is an older copy: the upstream has the records of its lost entries, or not."""
+        lost = once_named(manifest)
+        if lost and not self._is_older:
+            self._parent.say("manifest_is_older", error=title_of_lost(manifest, lost))
+        self._is_older = bool(lost)
 
     def _compact(self) -> None:
         try:

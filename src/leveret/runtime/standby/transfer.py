@@ -377,6 +377,8 @@ class TransferSupervisor:
                 )
             case "compaction_failed":
                 logger.warning("standby_compaction_failed error=%s", event["error"])
+            case "manifest_is_older":
+                logger.warning("standby_manifest_is_older error=%s action=keep_the_files", event["error"])
             case "restarting":
                 # For example a full disk: the links work, and no data are stored.
                 self._ended_by = self.error = event["error"]

@@ -13,8 +13,7 @@ from leveret.pipeline.archive.contents import unfinished_plans
 from leveret.pipeline.archive.manifest import Manifest, Superseded
 from leveret.pipeline.archive.ownership import MARK, claim, identify
 from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, delete_unfrozen, pinned
-from leveret.pipeline.archive.store import delete_orphans
-from leveret.pipeline.archive.sweep import delete_unread, sweep
+from leveret.pipeline.archive.sweep import delete_orphans, delete_unread, sweep
 from leveret.pipeline.files.files import Place, make_directory
 from leveret.pipeline.jobs.job import SCRATCH, LoginCredentials, RecoverJob
 from leveret.pipeline.jobs.progress import Inbox

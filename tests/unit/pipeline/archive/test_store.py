@@ -8,7 +8,8 @@ import pytest
 
 from leveret.pipeline.archive import store as module
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.store import delete_orphans, store_range
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.archive.sweep import delete_orphans
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.files import files
 from leveret.pipeline.files.files import Place, matching, name_in, opened, vhost_directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -163,3 +164,23 @@ def test_an_interrupted_plan_of_another_moment_ends_unless_some_of_its_messages_
             ):
                 run_of(standby, inbox, as_of_ms=other, **more)._ends(directory, plan)
         assert run_of(standby, inbox, as_of_ms=before, queues=["a"])._ends(directory, plan), "as before"
+
+
+def test_a_manifest_that_is_older_than_its_files_is_not_recovered_from_unseen(
+    tmp_path: Path,
+) -> None:
+    """After it came back from a copy, settled messages would return, and later ones be missing."""
+    upstream, standby = StandbyUpstream(), Standby(tmp_path, chunks_per_file=1)
+    for queue in QUEUES:
+        upstream.publish(VHOST, queue, [stored_message(b"0")])
+    standby.transfer(upstream)
+    [log] = tmp_path.glob("manifest/*.log")
+    log.write_bytes(log.read_bytes().split(b"\n")[0] + b"\n")
+    run = partial(run_of, standby)
+    with Inbox() as inbox:
+        with pytest.raises(
+            PreconditionFailed, match="it is an older copy, or was deleted; restore a newer copy"
+        ):
+            run(inbox, dry_run=True).run()
+        run(inbox, dry_run=True, exclude=[VHOST])._check_manifest()
+        run(inbox, all_available=True)._check_manifest()

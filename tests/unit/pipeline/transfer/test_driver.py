@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.files.objects import StoreFailed
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Event
@@ -148,3 +149,15 @@ def test_more_vhosts_than_a_report_takes_begin_another_query(driver: Transfer, p
     parent.to_send.append({"command": "vhosts", "vhosts": [f"{number:0200}" for number in range(200)]})
     driver._pass_on([])
     assert driver._next_job is not None
+
+
+def test_an_older_manifest_is_reported_once(
+    driver: Transfer, parent: ParentChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest(Path("archive"))
+    for lost in ([Path("archive/data/vhost-a/1")], [Path("archive/data/vhost-a/1")], [], []):
+        monkeypatch.setattr(module, "once_named", lambda manifest, lost=lost: lost)
+        driver._say_lost(manifest)
+    [event] = parent.events
+    assert event["event"] == "manifest_is_older"
+    assert "does not name 1 files" in event["error"]

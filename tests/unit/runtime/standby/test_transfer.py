@@ -234,6 +234,13 @@ def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -
         assert standing() == ("connected", "")
 
 
+def test_a_manifest_that_is_older_than_its_files_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    TransferSupervisor(lambda: (None, ""))._take(
+        {"event": "manifest_is_older", "error": "it is an older copy"}
+    )
+    assert caplog.messages == ["standby_manifest_is_older error=it is an older copy action=keep_the_files"]
+
+
 @pytest.mark.parametrize("where", ["start", "watch"])
 async def test_a_bug_ends_the_process_and_not_the_transfer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
