@@ -78,24 +78,27 @@ class StateFile:
         except OSError as error:
             raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
-    def load(self) -> dict[str, Any]:
+    def load(self, otherwise: str = "") -> dict[str, Any]:
         """The object as it was last saved; empty if it never was.
+
+        `otherwise` is the way on if the file can neither be repaired nor restored, for the error.
 
         Raises:
             StorageError: the file is not a JSON object, was altered, or may not be read.
         """
+        way_on = f"; {otherwise}" if otherwise else ""
         try:
             state = msgspec.json.decode(self.path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return {}
         except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
             raise StorageError(
-                f"{self.path}: {error}; repair the file, or remove it to start from the configuration"
+                f"{self.path}: {error}; repair the file, or restore it from a copy{way_on}"
             ) from error
         if state.pop(CHECKSUM, None) not in (None, _checksum(msgspec.json.encode(state))):
             raise StorageError(
                 f"{self.path}: it was altered: its checksum differs; repair the file, and remove its field "
-                f'"{CHECKSUM}" once everything else in it is right, or remove the file to start from the configuration'
+                f'"{CHECKSUM}" once everything else in it is right, or restore it from a copy{way_on}'
             )
         return state
 

@@ -25,3 +25,11 @@ def operating_mode(text: str) -> OperatingMode:
         return OperatingMode(text)
     except ValueError:
         raise InvalidCommand(f"operating mode '{text}' is none of {', '.join(OperatingMode)}") from None
+
+
+def without_decisions(setting: str) -> str:
+    """Return the way on without the file that has a mode set at run time, whose `setting` counts then."""
+    return (
+        f"otherwise set {setting} to this site's mode, which is upstream if it was promoted, and remove the file after "
+        "that: without both a promoted site would follow its former upstream"
+    )

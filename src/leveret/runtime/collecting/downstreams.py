@@ -18,6 +18,7 @@ from leveret.wire.record import named_downstream
 
 logger = logging.getLogger(__name__)
 
+_WITHOUT: Final = "otherwise remove it: downstreams will report again"
 DOWNSTREAMS_MAX: Final = 1000
 """The most references with a stored position, because a reader of the log could invent any number of them."""
 
@@ -53,9 +54,9 @@ class Downstreams:
         self._is_saved = True
         self._went_back: set[str] = set()
         try:
-            self.by_reference = msgspec.convert(file.load(), dict[str, Downstream])
+            self.by_reference = msgspec.convert(file.load(_WITHOUT), dict[str, Downstream])
         except msgspec.ValidationError as error:
-            raise StorageError(f"{file.path}: {error}; remove it, downstreams will report again") from None
+            raise StorageError(f"{file.path}: {error}; {_WITHOUT}") from None
 
     def cut(self, end: int) -> None:
         """Lower the positions to the log's end: records beyond it were another log's, and need no protection here."""

@@ -16,6 +16,7 @@ from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.state_file import StateFile
 
+_WITHOUT: Final = "otherwise remove it, and downstreams begin anew"
 ID_BITS: Final = 62
 LEADERSHIPS_MAX: Final = 1000
 """The most epochs in the file; older records were transferred long ago."""
@@ -51,9 +52,9 @@ class OutgoingLogIdentity:
         """
         self._file, self._log = file, log
         try:
-            found = msgspec.convert(file.load(), _Saved)
+            found = msgspec.convert(file.load(_WITHOUT), _Saved)
         except msgspec.ValidationError as error:
-            raise StorageError(f"{file.path}: {error}; remove the file, and downstreams begin anew") from None
+            raise StorageError(f"{file.path}: {error}; {_WITHOUT}") from None
         # This node has served no dropped record; an earlier leader may have done so.
         self._leaderships = [
             leadership for leadership in found.leaderships if leadership.first < log.next_offset

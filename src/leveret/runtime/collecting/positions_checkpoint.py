@@ -20,6 +20,7 @@ are copied anew.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ from leveret.model.errors import StorageError
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.storage.log import Log
 from leveret.storage.state_file import StateFile, with_checksum
+
+_WITHOUT: Final = "otherwise remove it: messages of queues that are gone may come back at downstreams then"
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -67,11 +70,9 @@ class PositionsCheckpoint:
             StorageError: the file is damaged.
         """
         try:
-            saved = msgspec.convert(self._file.load(), _Saved)
+            saved = msgspec.convert(self._file.load(_WITHOUT), _Saved)
         except msgspec.ValidationError as error:
-            raise StorageError(
-                f"{self._file.path}: {error}; remove it, messages of queues that are gone may come back at downstreams"
-            ) from None
+            raise StorageError(f"{self._file.path}: {error}; {_WITHOUT}") from None
         if log.first_offset <= saved.first <= log.next_offset:
             self._before = {(name, incarnation): position for name, incarnation, position in saved.positions}
             self._former_before = {

@@ -68,7 +68,8 @@ class SyncHistory:
         """
         self._file = file
         try:
-            kept = msgspec.convert(file.load().get("applied", []), list[AppliedDelta])
+            found = file.load("otherwise remove it: it only shows earlier syncs").get("applied", [])
+            kept = msgspec.convert(found, list[AppliedDelta])
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{file.path}: {error}") from None
         self._applied: deque[AppliedDelta] = deque(kept, HISTORY_MAX)

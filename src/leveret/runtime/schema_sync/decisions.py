@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from leveret.core.schema.decisions import SchemaDecided
+from leveret.core.schema.operating_mode import without_decisions
 from leveret.model.errors import InvalidCommand
 from leveret.storage.state_file import StateFile
 
@@ -47,7 +48,8 @@ class NodeSchemaDecisions:
         self.follower = node
         self._file = file
         try:
-            self.decided = msgspec.convert(file.load(), type=SchemaDecided)
+            kept = file.load(without_decisions("schema_definition_sync.operating_mode"))
+            self.decided = msgspec.convert(kept, type=SchemaDecided)
         except msgspec.ValidationError as error:
             raise InvalidCommand(f"{file.path}: {error}") from None
 

@@ -16,7 +16,7 @@ import msgspec
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.standby_site import PromotionAttempt, SiteDecisions
-from leveret.core.schema.operating_mode import OperatingMode
+from leveret.core.schema.operating_mode import OperatingMode, without_decisions
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.errors import InvalidCommand, StorageError
 from leveret.runtime.standby.recovery import reported_rows
@@ -76,7 +76,7 @@ class StandbyDecided:
         """
         self._state_file = state_file
         self.configured = configured
-        kept = state_file.load()
+        kept = state_file.load(without_decisions("standby.replication.operating_mode"))
         if kept.get("operating_mode") == "":
             # Earlier versions wrote this instead of None.
             del kept["operating_mode"]

@@ -180,7 +180,7 @@ class Rejoin:
         Raises:
             StorageError: the state file cannot be read.
         """
-        found = self._state_file.load()
+        found = self._state_file.load("otherwise remove it, to be an upstream as before")
         try:
             return msgspec.convert(found, RejoinState) if found else None
         except msgspec.ValidationError as error:
