@@ -18,7 +18,7 @@ from leveret.pipeline.archive.tables import dictionary, whole
 from leveret.pipeline.table.columns import OF_PROPERTIES
 from leveret.pipeline.table.properties import property_columns
 from leveret.wire.record import StoredMessage, content_header
-from leveret.wire.stream_entry import PROPERTIES
+from leveret.wire.stream_entry import PROPERTIES, is_entry
 
 STORED: Final = {
     "exchange": "exchange",
@@ -42,7 +42,8 @@ def unpacked(stored: pa.Table, queues: list[str]) -> tuple[pa.Table, Int64s]:
     columns = [stored.column(name).to_pylist() for name in ("exchange", "routing_key", "properties", "body")]
     for row, (exchange, key, properties, body) in enumerate(zip(*columns, strict=True)):
         messages: list[StoredMessage] = []
-        if properties == PROPERTIES:
+        # In a queue of a type that is not known, an application may have chosen these properties.
+        if properties == PROPERTIES and is_entry(body):
             queue = queues[row]
             messages = streams.setdefault(queue, StreamMessages(queue)).of(body)
         messages = messages or [StoredMessage(exchange, key, content_header(properties, len(body)), body)]

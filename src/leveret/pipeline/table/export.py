@@ -1,6 +1,6 @@
 """Exports the table as Parquet files, which DuckDB, pyarrow, pandas and Spark read by themselves.
 
-    <target>/messages-<n>.parquet   the rows of one task, with the columns of the request
+    <target>/messages-<n>.parquet   the rows of one task, with the columns of the request; one file if there is no row
     <target>/_export.json           what was exported, from which entry of the manifest; the last that is written
 
 Without `_export.json` an export is not complete. The target is a new or empty directory, or place in a store: nothing
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -38,7 +39,7 @@ from leveret.pipeline.jobs.job import ExportJob
 from leveret.pipeline.jobs.parent_channel import ParentChannel
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.session import locked_scratch, start_session
-from leveret.pipeline.table.columns import PENDING
+from leveret.pipeline.table.columns import PENDING, schema_of
 from leveret.pipeline.table.plan import FileRange, open_archive, plan_ranges
 from leveret.pipeline.table.request import TableRequest, request_of
 from leveret.pipeline.table.scan import read_rows
@@ -46,6 +47,7 @@ from leveret.pipeline.table.tasks import messages_of, run_tasks, with_progress
 
 PARQUET: Final = "parquet"
 COMPLETE: Final = "_export.json"
+_FILE: Final = "messages-{:06}.parquet"
 _COUNTED: Final = ("vhost", "queue", "state")
 
 
@@ -86,7 +88,7 @@ def export_messages(
     columns = list(request.columns)
 
     def work(task: int, mine: list[FileRange]) -> dict[str, Any]:
-        place: Place = target / f"messages-{task:06}.parquet"
+        place: Place = target / _FILE.format(task)
         counts = _write(place, (batch for each in mine for batch in read_rows(each)), columns, inbox)
         return {
             "file": place.name if counts else "",
@@ -94,6 +96,7 @@ def export_messages(
         }
 
     found = run_tasks(spark, ranges, work)
+    files = [each["file"] for each in found if each["file"]] or [_write_none(target, columns)]
     counts: Counter[tuple[str, str, str]] = Counter()
     for each in found:
         counts.update({tuple(names): count for *names, count in each["counts"]})
@@ -105,7 +108,7 @@ def export_messages(
         "options": options,
         "columns": columns,
         "messages": sum(counts.values()),
-        "files": [each["file"] for each in found if each["file"]],
+        "files": files,
     }
     write_durably(target / COMPLETE, msgspec.json.format(msgspec.json.encode(document)))
     return rows
@@ -127,7 +130,7 @@ def _write(
         return counts
     with written_beside(place.parent) as beside:
         schema = first.select(columns).schema
-        with pq.ParquetWriter(beside, schema, compression="zstd", write_page_checksum=True) as writer:
+        with _writer(beside, schema) as writer:
             for batch in chain((first,), batches):
                 writer.write_batch(batch.select(columns))
                 grouped = pa.Table.from_batches([batch.select(list(_COUNTED))]).group_by(list(_COUNTED))
@@ -138,6 +141,20 @@ def _write(
         keep(beside, place)
     sync_directory(place.parent)
     return counts
+
+
+def _write_none(target: Place, columns: list[str]) -> str:
+    """Write a file without rows, because other tools take a directory without files for an error; return its name."""
+    place: Place = target / _FILE.format(0)
+    with written_beside(target) as beside:
+        _writer(beside, schema_of(tuple(columns))).close()
+        keep(beside, place)
+    sync_directory(target)
+    return place.name
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
 
 
 def _rows(counts: Counter[tuple[str, str, str]]) -> list[dict[str, Any]]:
@@ -156,6 +173,13 @@ def _rows(counts: Counter[tuple[str, str, str]]) -> list[dict[str, Any]]:
     ]
 
 
+def _is_within(target: Place, archive: Place) -> bool:
+    """Whether a target is in the archive, by whatever name: there a sweep would delete its files."""
+    if isinstance(target, Path) and isinstance(archive, Path):
+        return target.resolve().is_relative_to(archive.resolve())
+    return str(target) == str(archive) or str(target).startswith(f"{archive}/")
+
+
 @contextmanager
 def _new_place(job: ExportJob) -> Iterator[Place]:
     """The target, made if it does not exist; its files are removed again after an error.
@@ -166,8 +190,8 @@ def _new_place(job: ExportJob) -> Iterator[Place]:
     """
     if job.format != PARQUET:
         raise InvalidCommand(f"there is no format '{job.format}' to export to: there is {PARQUET}")
-    target, archive = place_of(job.target), str(job.root)
-    if str(target) == archive or str(target).startswith(f"{archive}/"):
+    target = place_of(job.target)
+    if _is_within(target, job.root):
         raise InvalidCommand(f"{target} is in the archive itself: name another place")
     try:
         make_directory(target)

@@ -33,7 +33,7 @@ from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
 from leveret.wire.message10 import encode_before_body
-from leveret.wire.stream_entry import entries_of, pack_entries
+from leveret.wire.stream_entry import PROPERTIES, entries_of, pack_entries
 
 VHOST = "/"
 
@@ -121,6 +121,17 @@ def test_an_entry_of_a_stream_is_its_messages(tmp_path: Path) -> None:
     assert [row["body_bytes"] for row in rows(tmp_path, columns="body_bytes")] == [3, 3, 3, 3, 17 - 2, 8]
     assert {row["routing_key"] for row in rows(tmp_path, columns="routing_key")} == {"key", "s", ""}
     assert len(rows(tmp_path, columns="offset")) == 6, "whatever columns are wanted"
+
+
+def test_a_message_with_the_content_type_of_an_entry_in_a_queue_of_no_known_type_is_a_row(
+    tmp_path: Path,
+) -> None:
+    """An earlier upstream named no types; one such message, without a body, ended all queries (2026-12-01)."""
+    upstream = StandbyUpstream([VHOST])
+    bodies = [b"", b"\x80", b"abc"]
+    upstream.publish(VHOST, "q", [stored_message(body, b"", b"q", PROPERTIES) for body in bodies])
+    transfer(upstream, tmp_path)
+    assert [row["body"] for row in rows(tmp_path)] == bodies
 
 
 def test_the_first_settlement_of_a_message_counts(tmp_path: Path) -> None:
