@@ -223,3 +223,28 @@ async def test_a_decision_that_cannot_be_kept_changes_nothing(tmp_path: Path, co
 async def _linked(link: Pair) -> None:
     await link.follow()
     await until(lambda: link.status["state"] == "syncing", "a first sync")
+
+
+async def test_definitions_of_another_site_are_in_the_log_before_they_replace_those_of_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Endpoints of two sites in one list: a break of the first one's link deleted its queues without a word."""
+    async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
+        other = Node(tmp_path, "other", operating_mode="upstream")
+        await other.schema_sync.add_user("replicator", "secret")
+        link.upstream.put(Queue(vhost="/", name="first"))
+        async with listening(other.serve) as second:
+            await link.follow(endpoints(link.port, second))
+            await until(lambda: link.status["syncs"], "a sync with the first")
+            await link.synced()
+            assert "schema_sync_upstream_changed" not in caplog.text
+            await link.upstream.schema_sync.disable()
+            link.downstream.schema_sync.sync_now()
+            await until(
+                lambda: ("/", "first") not in link.downstream.broker.definitions.by_kind["queues"],
+                "the second",
+            )
+            changed = (
+                f"from=cluster.up to=cluster.other endpoint=127.0.0.1:{second} hint=if the endpoints are of"
+            )
+            assert f"schema_sync_upstream_changed {changed}" in caplog.text

@@ -91,6 +91,11 @@ class SyncHistory:
         with self._saving:
             self._file.save_in_thread(self._state, loop.call_soon_threadsafe)
 
+    @property
+    def last_cluster(self) -> str:
+        """The name of the upstream's cluster in the last delta; empty if there is none."""
+        return self._applied[-1].upstream_cluster if self._applied else ""
+
     def rows(self) -> list[dict[str, Any]]:
         """Return all deltas, newest first."""
         rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._applied)))

@@ -187,6 +187,7 @@ class SchemaDownstream:
         self._wake = asyncio.Event()
         self._backoff_s = timing.backoff_min_s
         self._endpoint = ""
+        self._cluster = history.last_cluster
         self._failed_at: UpstreamEndpoint | None = None
         self._may_sync_again_at = 0.0
         self._due: asyncio.TimerHandle | None = None
@@ -369,6 +370,7 @@ class SchemaDownstream:
         progress = self.progress
         progress.last_sync_request_stamp = int(time())
         progress.upstream_cluster = await self._fetch(endpoint, source)
+        self._note_cluster(progress.upstream_cluster)
         progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
         progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
         outcome = await self._apply(source.unreadable, wanted)
@@ -400,6 +402,22 @@ class SchemaDownstream:
             raise
         self._failed_at = None
         return cluster
+
+    def _note_cluster(self, cluster: str) -> None:
+        """Warn if the definitions of another site come than before: those of the first one are about to be deleted.
+
+        It is no error: a promoted site may have taken the place of the first one, under its address. Nodes of one
+        cluster may have names of their own, too.
+        """
+        if self._cluster and cluster != self._cluster:
+            logger.warning(
+                "schema_sync_upstream_changed from=%s to=%s endpoint=%s hint=%s",
+                self._cluster,
+                cluster,
+                self._endpoint,
+                "if the endpoints are of several sites, name those of one",
+            )
+        self._cluster = cluster
 
     async def _apply(self, unreadable: Iterable[str], wanted: Sequence[_Wanted]) -> DeltaOutcome:
         broker = self._node.broker
