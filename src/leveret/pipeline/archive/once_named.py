@@ -4,10 +4,10 @@ A writer that dies leaves files that no entry names. Their records come again, s
 was restored from a copy does not name the files of later entries either. They may have the only copy of their records,
 so they stay until the files that the manifest names have these records, too.
 
-Permissions tell the two apart, because they survive a copy of the archive: a file is for its group as well (0640), in a
-directory that is for this user alone, until an entry names it (0600). A crash between the two leaves a file that is not
-protected. Objects in a store have no permissions; there each entry is an object of its own, and an older manifest is
-one of which entries were deleted.
+Permissions tell the two apart, because they survive a copy of the archive: a file is for this user alone (0600) until
+an entry names it, and for its group from then on (0640), in a directory that is for this user alone. A crash between
+the two leaves a file that is not protected, as those of earlier versions are. Objects in a store have no permissions;
+there each entry is an object of its own, and an older manifest is one of which entries were deleted.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ ORPHAN_AGE_S: Final = 3600.0
 _POLL_S: Final = 0.05
 _VHOST: Final = "vhost-"
 _DIGEST: Final = "sha256-"
-_NAMED_MODE: Final = 0o600
-_UNNAMED_MODE: Final = 0o640
+_NAMED_MODE: Final = 0o640
+_UNNAMED_MODE: Final = 0o600
 """The permissions of the archive's files, in directories that are for this user alone: see `archive.once_named`."""
 _NAME_OCTETS_MAX: Final = 255
 """The limit of any file system. Archives have plans under names as long as that: a name that fits stays unchanged."""
