@@ -65,7 +65,7 @@ def amqp091_connection(octets: bytes) -> None:
         node.flush(session, other)
         session.go_on(0)
         expect(session.out_bytes <= OUTPUT_BYTES_MAX, f"{session.out_bytes} octets wait to be sent")
-        _check_frames(session.take_output().removeprefix(amqp091.PROTOCOL_HEADER))
+        _check_frames(b"".join(session.take_output()).removeprefix(amqp091.PROTOCOL_HEADER))
         other.take_output()
     for now_ms in (1_000, 10_000_000):
         session.tick(now_ms)

@@ -14,8 +14,8 @@ from leveret.session.certificate import LoginRule
 class Sender(Protocol):
     """A session with output."""
 
-    def take_output(self) -> bytes:
-        """All waiting octets, once."""
+    def take_output(self) -> list[bytes | memoryview]:
+        """All waiting octets, once, in pieces."""
 
 
 class Limits(Protocol):

@@ -34,8 +34,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
-from isal.isal_zlib import crc32
-
 from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
@@ -48,7 +46,7 @@ from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.summary import rename_with_summary, summary_path
 from leveret.storage.sync import DirectoryDescriptor, close_descriptors, sync_and_close
 from leveret.storage.unsynced_names import UnsyncedNames
-from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
+from leveret.wire.chunk import Chunk, Header, crc_of, encode_header, in_few_pieces, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -253,12 +251,14 @@ class Log(LogReader):
         kind: int,
         entries: int,
         records: int,
-        data: bytes,
+        data: bytes | list[bytes],
         timestamp_ms: int,
         trailer: bytes = b"",
         crc: int | None = None,
     ) -> Header:
         """Write one chunk behind the last; it is durable once the descriptors from `unsynced` are fdatasynced.
+
+        Large pieces of `data` are not copied.
 
         Raises:
             StorageError: the disk refused it; the log is as it was before.
@@ -266,15 +266,16 @@ class Log(LogReader):
         segment = self._segments[-1]
         if segment.size >= self.segment_bytes_max:
             segment = self.roll()
+        pieces, data_bytes = in_few_pieces(data)
         if crc is None:
-            crc = crc32(data)
+            crc = crc_of(pieces)
         if not segment.size and self.name:
             trailer = with_log(trailer, self.name, self.last_seal)
         chunk_id = segment.next_offset
         header = Header(
-            kind, entries, records, timestamp_ms, self.epoch, chunk_id, crc, len(data), len(trailer)
+            kind, entries, records, timestamp_ms, self.epoch, chunk_id, crc, data_bytes, len(trailer)
         )
-        self._write(segment, header, [encode_header(*header), data, trailer])
+        self._write(segment, header, [encode_header(*header), *pieces, trailer])
         return header
 
     @property

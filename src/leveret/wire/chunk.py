@@ -37,6 +37,10 @@ _CHECKED: Final = struct.Struct(">BBHIqQQIIIB")
 """The part of a header that its check covers."""
 HEADER_BYTES: Final = 48
 ENTRIES_MAX: Final = 0xFFFF
+PIECE_BYTES_MIN: Final = 32 * 1024
+"""The average size from which the pieces of a chunk's data are not joined."""
+PIECES_MAX: Final = 1000
+"""Linux takes 1,024 pieces in one write."""
 _LENGTH: Final = struct.Struct(">I")
 _MARKED: Final = struct.Struct(">QQqQ")
 _VALUE: Final = struct.Struct(">Q")
@@ -208,6 +212,23 @@ def verify_trailer(trailer: bytes | memoryview) -> None:
 def _place(position: int) -> str:
     """The place of a chunk in its buffer, for an error text; empty at the begin of the buffer."""
     return f" at byte {position}" if position else ""
+
+
+def in_few_pieces(data: bytes | list[bytes]) -> tuple[list[bytes], int]:
+    """The data of a chunk in pieces that one write takes, large ones without a copy, and the octets of all."""
+    if isinstance(data, bytes):
+        return [data], len(data)
+    data_bytes = sum(map(len, data))
+    are_large = data_bytes >= len(data) * PIECE_BYTES_MIN and len(data) <= PIECES_MAX
+    return data if are_large else [b"".join(data)], data_bytes
+
+
+def crc_of(pieces: list[bytes]) -> int:
+    """The CRC-32 of data in pieces."""
+    crc = 0
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    return crc
 
 
 def fingerprint_of(header: Header) -> int:

@@ -75,6 +75,20 @@ def test_a_given_crc_is_written_as_it_is(tmp_path: Path) -> None:
     assert log.append(0, 1, 1, b"data", 0, b"", 77).crc == 77
 
 
+@pytest.mark.parametrize(
+    "sizes", [(), (5,), (3, 0, 4), (100_000, 7, 100_000), (40_000,) * 1_100, (1,) * 3_000]
+)
+def test_data_in_pieces_are_written_as_if_they_were_joined(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    pieces = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
+    log, other = make(tmp_path / "pieces").open(), make(tmp_path / "joined").open()
+    header = log.append(ChunkType.USER, 1, 1, pieces, 1000)
+    assert header == other.append(ChunkType.USER, 1, 1, b"".join(pieces), 1000)
+    first, second = (segments(each.directory)[0].read_bytes() for each in (log, other))
+    assert first == second
+    log.close()
+    other.close()
+
+
 @given(SIZES, st.booleans())
 def test_what_was_appended_is_there_when_the_log_is_opened_again(sizes: list[int], durable: bool) -> None:
     with scratch() as directory:

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Final
 
 from leveret.core.queues.head import Head, head_of_octets
+from leveret.wire.chunk import PIECE_BYTES_MIN
 from leveret.wire.properties import is_persistent
 
 _ALIKE_MIN: Final = 8
@@ -28,6 +29,8 @@ RUN_COSTS: Final = 32
 """The cost of delivering a run beside its messages, in like messages."""
 DIFFERENT_COSTS: Final = 4
 """The cost of delivering a message of a run without a common head, in like messages."""
+_LARGE_BYTES: Final = 2 * PIECE_BYTES_MIN
+"""The average size from which bodies are pieces of a chunk: the octets before each body are another one."""
 _pack_size = Struct(">I").pack
 _SIZE_BYTES: Final = 4
 
@@ -205,6 +208,17 @@ class Messages:
         return b"".join(
             chain.from_iterable(zip(map(_pack_size, sizes), routes, headers, bodies, strict=True))
         )
+
+    def pieces(self) -> list[bytes]:
+        """The octets of `entries` in pieces: bodies that are large on average are not copied."""
+        count = len(self.bodies)
+        if self.body_bytes < _LARGE_BYTES * count:
+            return [self.entries()]
+        befores = (
+            _pack_size(len(route) + len(header) + len(body)) + route + header
+            for (route, header), body in zip(map(self.prelude_at, range(count)), self.bodies, strict=True)
+        )
+        return list(chain.from_iterable(zip(befores, self.bodies, strict=True)))
 
 
 def alike(head: Head, bodies: list[bytes]) -> Messages:

@@ -286,26 +286,26 @@ class AmqpPeer(asyncio.BufferedProtocol):
 
     # -- what the engine asks -----------------------------------------------------------------
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[bytes | memoryview], *, hold: int) -> None:
         """See ports.Peer."""
         if self._transport is None:
             return
         if hold or self._output:
-            self._output.add(hold, octets)
+            self._output.add(hold, pieces)
             self._pace()
         else:
-            self._send(self._transport, octets)
+            self._send(self._transport, pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""
-        octets = self._output.release(hold)
-        if octets and self._transport is not None:
-            self._send(self._transport, octets)
+        pieces = self._output.release(hold)
+        if pieces and self._transport is not None:
+            self._send(self._transport, pieces)
         if self._ending_at_ms is not None:
             self.end()
 
-    def _send(self, transport: asyncio.Transport, octets: bytes) -> None:
-        transport.write(octets)
+    def _send(self, transport: asyncio.Transport, pieces: list[bytes | memoryview]) -> None:
+        transport.writelines(pieces)
         session = self._session
         if session is not None and not session.is_paused:
             if session.is_throttled:

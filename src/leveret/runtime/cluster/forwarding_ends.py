@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from leveret.runtime.link.peer import LinkPeer
@@ -27,28 +27,28 @@ IDLE_MS: Final = 120_000
 _AMQP: Final = bytes((Type.AMQP,))
 
 
-def write_amqp(peer: LinkPeer, octets: bytes) -> None:
-    """Send frames, in several messages if they are too long for one."""
-    if len(octets) > PIECE_BYTES:
-        whole = memoryview(octets)
-        for at in range(0, len(octets), PIECE_BYTES):
-            piece = whole[at : at + PIECE_BYTES]
-            peer.write(LENGTH.pack(len(piece) + 1) + _AMQP, piece)
-    elif octets:
-        peer.write(LENGTH.pack(len(octets) + 1) + _AMQP, octets)
-
-
-def write_amqp_pieces(peer: LinkPeer, pieces: Iterable[Octets]) -> None:
-    """Send frames without joining them; no piece is longer than `PIECE_BYTES`."""
+def write_amqp(peer: LinkPeer, pieces: Iterable[Octets]) -> None:
+    """Send frames, in several messages if they are too long for one; their pieces are not joined."""
     gathered: list[Octets] = []
     size = 0
-    for piece in (*pieces, None):
-        if piece is None or size + len(piece) > PIECE_BYTES:
+    for part in _in_parts(pieces):
+        if size + len(part) > PIECE_BYTES:
             peer.write(LENGTH.pack(size + 1) + _AMQP, *gathered)
             gathered, size = [], 0
-        if piece is not None:
-            gathered.append(piece)
-            size += len(piece)
+        gathered.append(part)
+        size += len(part)
+    if size:
+        peer.write(LENGTH.pack(size + 1) + _AMQP, *gathered)
+
+
+def _in_parts(pieces: Iterable[Octets]) -> Iterator[Octets]:
+    """The pieces, with each in parts that is too long for a message."""
+    for piece in pieces:
+        if len(piece) <= PIECE_BYTES:
+            yield piece
+        else:
+            whole = memoryview(piece)
+            yield from (whole[at : at + PIECE_BYTES] for at in range(0, len(piece), PIECE_BYTES))
 
 
 def amqp_of(kind: Type, payload: memoryview) -> bytes:
@@ -94,7 +94,6 @@ class DialledEnd:
         self._owner = owner
         self._used_at_ms = elapsed_ms()
         owner.engine.peers[leader_client] = self
-        leader_client.write_pieces = self._write_pieces
         peer.receiver = self
         owner.leaders.connected(leader_client)
         owner.engine.touch()
@@ -113,13 +112,9 @@ class DialledEnd:
         self.is_over.set()
         self._owner.link_ended(self)
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[Octets], *, hold: int) -> None:
         """See ports.Peer; this node promises a leader nothing, so it holds no octets back."""
-        write_amqp(self.peer, octets)
-
-    def _write_pieces(self, pieces: Sequence[Octets]) -> None:
-        write_amqp(self.peer, self.leader_client.take_output())
-        write_amqp_pieces(self.peer, pieces)
+        write_amqp(self.peer, pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""
@@ -196,19 +191,19 @@ class AcceptedEnd:
         elif self.connection.blocked_reason is not None:
             self.go_on()
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[Octets], *, hold: int) -> None:
         """See ports.Peer."""
         if hold or self._output:
-            self._output.add(hold, octets)
+            self._output.add(hold, pieces)
         else:
-            self._send(octets)
+            self._send(pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""
         self._send(self._output.release(hold))
 
-    def _send(self, octets: bytes) -> None:
-        write_amqp(self.peer, octets)
+    def _send(self, pieces: list[Octets]) -> None:
+        write_amqp(self.peer, pieces)
         connection = self.connection
         if self.peer.waiting_bytes > WRITE_BUFFER_HIGH_BYTES:
             connection.is_paused = True
@@ -254,25 +249,25 @@ class LocalEnd:
         """Pass on all octets that wait to be sent."""
         self.take(self._leader_client.take_output())
 
-    def take(self, octets: bytes) -> None:
+    def take(self, pieces: list[Octets]) -> None:
         """Pass on the sender's octets."""
-        if octets:
+        if octets := b"".join(pieces):
             self._connection.receive(octets, elapsed_ms())
             self._owner.engine.touch(self._connection)
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[Octets], *, hold: int) -> None:
         """See ports.Peer: confirms."""
         if hold or self._output:
-            self._output.add(hold, octets)
+            self._output.add(hold, pieces)
         else:
-            self._answer(octets)
+            self._answer(pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""
         self._answer(self._output.release(hold))
 
-    def _answer(self, octets: bytes) -> None:
-        if octets:
+    def _answer(self, pieces: list[Octets]) -> None:
+        if octets := b"".join(pieces):
             asyncio.get_running_loop().call_soon(self._take, octets)
 
     def _take(self, octets: bytes) -> None:
@@ -289,9 +284,9 @@ class _LocalOutput:
     def __init__(self, inside: LocalEnd) -> None:
         self._inside = inside
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[Octets], *, hold: int) -> None:
         """See ports.Peer."""
-        self._inside.take(octets)
+        self._inside.take(pieces)
 
     def release(self, hold: int) -> None:
         """See ports.Peer."""

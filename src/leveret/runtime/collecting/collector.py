@@ -283,7 +283,7 @@ class Collector:
                 if chunk.header.next_offset > end:
                     break
                 outgoing.copy(
-                    queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer), by_name=self._by_name
+                    queue, chunk.header, [bytes(chunk.data)], bytes(chunk.trailer), by_name=self._by_name
                 )
                 position = chunk.header.next_offset
             await asyncio.sleep(0)
@@ -377,7 +377,7 @@ class Collector:
         besides = [(at, min(end, first)) for at, end, chunk in queue.relocated if at < first <= chunk]
         for begin, end in list(queue.settled.gaps(position, first)):
             for header, data in relocated_chunks(queue, log.epoch, begin, end):
-                outgoing.copy(queue, header, data, b"", by_name=False)
+                outgoing.copy(queue, header, [data], b"", by_name=False)
             await asyncio.sleep(0)
         if not outgoing.is_closed:
             key = outgoing.key_of(queue)
@@ -460,7 +460,7 @@ class Collector:
         for key in outgoing.incarnations - alive:
             self._end(outgoing, key, outgoing.last_position_of(key) or 0)
 
-    def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+    def collect(self, queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
         """Copy a durable chunk of a replicated queue. Never fails the broker."""
         if queue not in self.following:
             if queue in self._catching_up:

@@ -78,7 +78,7 @@ class _Chunk(NamedTuple):
     kind: int
     entries: int
     records: int
-    data: bytes
+    data: bytes | list[bytes]
     crc: int | None
     attributes: Sequence[bytes] = ()
 
@@ -319,9 +319,10 @@ class OutgoingLog(CommittedLog):
 
     # -- what the collector appends -----------------------------------------------------------
 
-    def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes, *, by_name: bool) -> None:
+    def copy(self, queue: Queue, header: Header, data: list[bytes], trailer: bytes, *, by_name: bool) -> None:
         """Append a chunk of the queue's log unless it is here already; `by_name` allows a reference.
 
+        Its data come in pieces.
         A stream's entries are packed as messages (wire.stream_entry), with the stored positions of its readers and
         publishers; without a message, these go with a settlement of nothing.
 
@@ -619,7 +620,9 @@ def remove_log(tree: Tree, directory: Path) -> None:
     tree.log(directory).delete()
 
 
-def _chunk_of(queue: Queue, header: Header, data: bytes, trailer: bytes, *, is_named: bool) -> _Chunk | None:
+def _chunk_of(
+    queue: Queue, header: Header, data: list[bytes], trailer: bytes, *, is_named: bool
+) -> _Chunk | None:
     """What a chunk of a queue's log becomes; None if downstreams need nothing of it.
 
     Raises:
@@ -629,7 +632,7 @@ def _chunk_of(queue: Queue, header: Header, data: bytes, trailer: bytes, *, is_n
     if is_named:
         return _Chunk(header.type, entries, records, b"", None, [reference_of(header)])
     if isinstance(queue, Stream):
-        return _chunk_of_stream(queue, header, data, _stored_positions_of(trailer))
+        return _chunk_of_stream(queue, header, b"".join(data), _stored_positions_of(trailer))
     if header.type == ChunkType.RELOCATION:
         # Downstreams have its messages, at the same offsets, from their first place.
         settlement = encode_entry(encode_settlements([Settlement(Reason.ACKED, header.chunk_id, 1)]))

@@ -415,7 +415,7 @@ class Engine:
             self._broker.dirty[queue] = None
             self.touch()
 
-    def _note_append(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+    def _note_append(self, queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
         self._appended_bytes += header.chunk_bytes
         if queue.replicated:
             self._copies.append((queue, header, data, trailer))
@@ -656,9 +656,9 @@ class Engine:
                 self.outbox.append(session)
                 continue
             try:
-                octets = session.take_output()
+                pieces = session.take_output()
                 peer = self.peers.get(session)
                 if peer is not None:
-                    peer.write(octets, hold=self._holds.get(session, 0))
+                    peer.write(pieces, hold=self._holds.get(session, 0))
             except Exception as error:
                 self._end_client(session, error)

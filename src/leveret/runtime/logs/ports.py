@@ -13,14 +13,14 @@ from leveret.wire.chunk import Header
 Part: TypeAlias = Callable[[], Callable[[bool], None]]
 """Makes one more part of an outcome (core.queues.confirms)."""
 
-CopiedChunk = tuple[Queue, Header, bytes, bytes]
-"""A queue, and a chunk of its log for the outgoing log."""
+CopiedChunk = tuple[Queue, Header, list[bytes], bytes]
+"""A queue, and a chunk of its log for the outgoing log: header, data in pieces, trailer."""
 
 
 class Collecting(Protocol):
     """The upstream of message replication: it copies the appended chunks of replicated queues (runtime.collecting)."""
 
-    def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+    def collect(self, queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
         """Copy a durable chunk of a replicated queue. Never fails the broker."""
 
     def resume(self, queues: list[Queue]) -> None:
@@ -36,7 +36,7 @@ class Collecting(Protocol):
 class Peer(Protocol):
     """The socket of a session."""
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[bytes | memoryview], *, hold: int) -> None:
         """Send, after everything sent before; octets with a `hold`, and all after them, wait for `release(hold)`."""
 
     def release(self, hold: int) -> None:

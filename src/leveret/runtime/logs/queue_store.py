@@ -57,8 +57,8 @@ TRY_AGAIN_MS: Final = 60_000
 """The wait before another try to open a damaged log, which a scrub may have repaired."""
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
-OnAppend = Callable[[Queue, Header, bytes, bytes], None]
-"""(queue, header, data, trailer) of a chunk that was just appended to the queue's log."""
+OnAppend = Callable[[Queue, Header, list[bytes], bytes], None]
+"""(queue, header, data in pieces, trailer) of a chunk that was just appended to the queue's log."""
 
 
 class QueueStore:
@@ -291,7 +291,7 @@ class QueueStore:
         for arrived in batches:
             # A chunk is stored or refused as a whole: whoever counts on places in the order of arrival sees no other.
             batch = queue.arranged(arrived)
-            data = b"".join([messages.entries() for messages in batch])
+            data = [piece for messages in batch for piece in messages.pieces()]
             count = sum([len(messages.bodies) for messages in batch])
             expires = any([messages.expiration_ms is not None for messages in batch])
             end += count
@@ -338,7 +338,7 @@ class QueueStore:
         log.take_in(staged)
         expires = False
         for chunk in chunks:
-            self.on_append(queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer))
+            self.on_append(queue, chunk.header, [bytes(chunk.data)], bytes(chunk.trailer))
             for kind, name, value in decode_trailer(chunk.trailer):
                 if kind == Attribute.SEQUENCE:
                     queue.sequences.note_logged({name: value})
@@ -363,7 +363,7 @@ class QueueStore:
         expires = any(kind == Attribute.EXPIRES for kind, _, _ in attributes)
         trailer = self._trailer(queue, log, sequences, expires=expires)
         header = self._append(
-            queue, log, ChunkType.USER, chunk.header.records, bytes(chunk.data), trailer, chunk.header.crc
+            queue, log, ChunkType.USER, chunk.header.records, [bytes(chunk.data)], trailer, chunk.header.crc
         )
         queue.sequences.note_logged(sequences)
         queue.taken_in(header.next_offset, body_bytes, expires=expires)
@@ -400,7 +400,7 @@ class QueueStore:
             for reason, first, end in queue.settling
             for at in range(first, end, COUNT_MAX)
         ] or [Settlement(Reason.ACKED, log.next_offset, 1)]
-        data = encode_entry(encode_settlements(ranges))
+        data = [encode_entry(encode_settlements(ranges))]
         trailer = self._trailer(queue, log, {}, returned=returned, died=died)
         header = self._append(queue, log, ChunkType.TRACKING, 1, data, trailer)
         queue.logged_settlement(header.chunk_id)
@@ -428,7 +428,7 @@ class QueueStore:
         blocks = [RelocatedBlock(run.first, len(run), run.arrived_ms, run.taken().entries()) for run in runs]
         log, data = self.log(queue), encode_relocation(blocks)
         trailer = self._trailer(queue, log, {}, expires=queue.may_expire)
-        header = self._append(queue, log, ChunkType.RELOCATION, 1, data, trailer)
+        header = self._append(queue, log, ChunkType.RELOCATION, 1, [data], trailer)
         queue.relocated.add(header.chunk_id, [(block.first, block.end) for block in blocks], len(data))
         queue.logged_settlement(header.chunk_id)
 
@@ -458,7 +458,7 @@ class QueueStore:
         log = self.log(queue)
         log.roll()
         offset = log.next_offset
-        data = encode_entry(encode_settlements([Settlement(Reason.ACKED, offset, 1)]))
+        data = [encode_entry(encode_settlements([Settlement(Reason.ACKED, offset, 1)]))]
         self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
         queue.logged_settlement(offset)
         return offset
@@ -469,7 +469,7 @@ class QueueStore:
         log: Log,
         kind: int,
         records: int,
-        data: bytes,
+        data: list[bytes],
         trailer: bytes,
         crc: int | None = None,
     ) -> Header:
@@ -628,7 +628,7 @@ def _split(gathered: list[Messages]) -> list[list[Messages]]:
     return batches
 
 
-def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+def _ignore(queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
     """Do nothing."""
 
 

@@ -338,15 +338,14 @@ class StreamStore:
         log = kept.log
         log.segment_bytes_max = stream.settings.segment_bytes_max or self._segment_bytes_max
         starts_segment = log.starts_segment
-        data = entries[0] if len(entries) == 1 else b"".join(entries)
         # The log's times must not fall, even if the clock was set back, because they are searched.
         now_ms = max(self._clock_ms(), log.last_timestamp_ms)
-        header = log.append(kind, len(entries), records, data, now_ms, trailer)
+        header = log.append(kind, len(entries), records, entries, now_ms, trailer)
         stream.chunk_epochs.appended(header.epoch, header.next_offset)
         self._commit.appended(log)
         if header.chunk_id == log.first_offset:
             self.home.record_existence_once_synced(stream.epoch)
-        self.on_append(stream, header, data, trailer)
+        self.on_append(stream, header, entries, trailer)
         if starts_segment:
             self._retain(stream, kept)
         return header
@@ -560,5 +559,5 @@ def _ids_in(batches: list[StreamBatch], first: int, end: int) -> dict[bytes, int
     return found
 
 
-def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+def _ignore(queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
     """Do nothing."""

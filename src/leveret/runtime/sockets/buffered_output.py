@@ -15,25 +15,24 @@ class BufferedOutput:
     def __init__(self) -> None:
         """Nothing waits."""
         self.size_bytes = 0
-        self._parts: deque[tuple[int, bytes]] = deque()
+        self._parts: deque[tuple[int, list[bytes | memoryview]]] = deque()
 
     def __bool__(self) -> bool:
         """Whether any output waits."""
         return bool(self._parts)
 
-    def add(self, hold: int, octets: bytes) -> None:
-        """Add octets that wait for `release(hold)`; with `hold` 0 they wait only for those before them."""
-        self._parts.append((hold, octets))
-        self.size_bytes += len(octets)
+    def add(self, hold: int, pieces: list[bytes | memoryview]) -> None:
+        """Add octets, in pieces, that wait for `release(hold)`; with `hold` 0 they wait only for those before them."""
+        self._parts.append((hold, pieces))
+        self.size_bytes += sum(map(len, pieces))
 
-    def release(self, hold: int) -> bytes:
+    def release(self, hold: int) -> list[bytes | memoryview]:
         """Remove and return everything before the first octets that wait for a later hold.
 
         Holds are released in order.
         """
-        free: list[bytes] = []
+        free: list[bytes | memoryview] = []
         while self._parts and self._parts[0][0] <= hold:
-            free.append(self._parts.popleft()[1])
-        octets = b"".join(free)
-        self.size_bytes -= len(octets)
-        return octets
+            free += self._parts.popleft()[1]
+        self.size_bytes -= sum(map(len, free))
+        return free

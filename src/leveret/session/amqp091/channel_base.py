@@ -178,7 +178,7 @@ class ChannelBase(DeliveryChannel):
         self.next_tag += 1
         route, header = run.messages.prelude_at(run.start)
         ok = wire.get_ok(self.number, tag, redelivered, route, ready_count)
-        self.connection.send(b"".join((ok, *content(self, header, run.messages.bodies[run.start]))))
+        self.connection.send_pieces((ok, *content(self, header, run.messages.bodies[run.start])))
         if not no_ack:
             self.has_got = True
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
@@ -199,7 +199,7 @@ class ChannelBase(DeliveryChannel):
     def return_unroutable(self, head: Head, body: bytes) -> None:
         """Return a mandatory message that was routed to no queue: basic.return, 312."""
         method = wire.basic_return(self.number, 312, b"NO_ROUTE", head.route)
-        self.connection.send(b"".join((method, *content(self, head.sized_header, body))))
+        self.connection.send_pieces((method, *content(self, head.sized_header, body)))
 
     # -- confirms -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ message's path uses this half.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from pamqp import base
@@ -16,6 +16,7 @@ from leveret.core.broker.actor import Actor
 from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.blocked import BlockedReason
+from leveret.session.amqp091.pieces import LARGE_PIECE_BYTES, in_few_pieces
 from leveret.session.certificate import TlsPeer
 from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
@@ -62,7 +63,7 @@ class ConnectionBase(ABC):
         self.channel_max = host.limits.channel_max
         self.heartbeat_ms = 0
         self.counters = host.broker.counters
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         self.out_bytes = 0
         self.sent_bytes = 0
         self.confirming: dict[ConfirmingChannel, None] = {}
@@ -107,12 +108,20 @@ class ConnectionBase(ABC):
         self.out_bytes += len(octets)
         self.sent_bytes += len(octets)
 
-    def take_output(self) -> bytes:
-        """All waiting octets, once."""
-        octets = b"".join(self.out)
-        self.out.clear()
-        self.out_bytes = 0
-        return octets
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Gather octets that are not to be joined if they are large."""
+        if not self.out:
+            self.host.outbox.append(self)
+        self.out += pieces
+        size = sum(map(len, pieces))
+        self.out_bytes += size
+        self.sent_bytes += size
+
+    def take_output(self) -> list[bytes | memoryview]:
+        """All waiting octets, once, in pieces: large ones are not copied."""
+        out, self.out = self.out, []
+        out_bytes, self.out_bytes = self.out_bytes, 0
+        return [b"".join(out)] if out_bytes < LARGE_PIECE_BYTES else in_few_pieces(out)
 
     def reply(self, method: base.Frame) -> None:
         """Send a method of the connection itself."""

@@ -18,6 +18,7 @@ from leveret.core.queues.messages import Messages, Run
 from leveret.core.rules.queue_arguments import check_consumer_arguments
 from leveret.core.rules.validation import CLASSIC, STREAM, queue_type
 from leveret.session.amqp091.connection_base import ConnectionBase
+from leveret.session.amqp091.pieces import LARGE_PIECE_BYTES
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
@@ -345,7 +346,9 @@ class ChannelConsumer:
             channel.next_tag = first + count
             if channel.connection.broker.traced_vhosts:
                 trace_delivered(channel.connection, channel.number, queue, messages, redelivered)
-            channel.connection.send(delivery_frames(channel, self._heads, messages, first, redelivered))
+            channel.connection.send_pieces(
+                delivery_frames(channel, self._heads, messages, first, redelivered)
+            )
             self._count(channel.counters, count, redelivered)
             self._count(channel.connection.counters, count, redelivered)
             if not self.no_ack:
@@ -510,15 +513,16 @@ class DeliverHeads:
 
 def delivery_frames(
     channel: DeliveryChannel, heads: DeliverHeads, messages: Messages, first: int, redelivered: bool
-) -> bytes:
-    """basic.deliver and content of messages, tags from `first` on."""
+) -> list[bytes | memoryview]:
+    """basic.deliver and content of messages, tags from `first` on, in pieces: large bodies are not copied."""
     head, bodies = messages.head, messages.bodies
     body_max = min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX) - wire.FRAME_OVERHEAD
+    copied_max = min(body_max, LARGE_PIECE_BYTES - 1)
     if head is None:
         sizes = list(map(len, bodies))
-        if min(sizes) and max(sizes) <= body_max:
-            return _frames_that_differ(channel.number, heads, messages, sizes, first, redelivered)
-    if head is None or head.body_bytes > body_max:
+        if min(sizes) and max(sizes) <= copied_max:
+            return [_frames_that_differ(channel.number, heads, messages, sizes, first, redelivered)]
+    if head is None or head.body_bytes > copied_max:
         frames: list[bytes | memoryview] = []
         for tag, body in enumerate(bodies, first):
             each = messages.head_at(tag - first)
@@ -527,13 +531,12 @@ def delivery_frames(
                 _pack_tag(tag),
                 *_content(channel, each, body, redelivered),
             )
-        return b"".join(frames)
+        return frames
     middle = frames_before_body(head, channel.number, redelivered)
     tags = map(_pack_tag, range(first, first + len(bodies)))
     before = heads.of(len(head.route))
-    return b"".join(
-        chain.from_iterable(zip(repeat(before), tags, repeat(middle), bodies, repeat(wire.FRAME_END_OCTET)))
-    )
+    parts = zip(repeat(before), tags, repeat(middle), bodies, repeat(wire.FRAME_END_OCTET))
+    return [b"".join(chain.from_iterable(parts))]
 
 
 def _frames_that_differ(
@@ -580,7 +583,7 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
 
 
 def content(channel: DeliveryChannel, sized_header: bytes, body: bytes) -> Sequence[bytes | memoryview]:
-    """The frames of a message behind its method, in pieces: a large body is copied once, where they are joined."""
+    """The frames of a message behind its method, in pieces, which share the octets of a large body."""
     number, frame_max = channel.number, min(channel.connection.frame_max_bytes, wire.SENT_FRAME_BYTES_MAX)
     head = wire.CONTENT_HEAD.pack(wire.FRAME_HEADER, number)
     if 0 < len(body) <= frame_max - wire.FRAME_OVERHEAD:

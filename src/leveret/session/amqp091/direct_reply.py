@@ -54,8 +54,8 @@ class ReplyConsumer:
         connection.counters.deliver_no_ack += len(messages)
         frames = delivery_frames(channel, self._heads, messages, first, False)
         if connection.is_paused:
-            connection.unread_replies_bytes += len(frames)
-        connection.send(frames)
+            connection.unread_replies_bytes += sum(map(len, frames))
+        connection.send_pieces(frames)
 
     def _drop(self, messages: Messages) -> None:
         """Drop replies; the log names the client once, until its socket takes octets again."""

@@ -5,12 +5,13 @@ This node's publishes to a queue go through an `Outlet`, and its clients' method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.core.broker.alarms import resources
 from leveret.core.queues.messages import Messages
 from leveret.model.errors import PeerError
+from leveret.session.amqp091.pieces import in_few_pieces
 from leveret.session.amqp091.replies import Fault
 from leveret.session.forwarding.deliveries import Deliveries
 from leveret.session.forwarding.remote_channel import RemoteChannel
@@ -72,7 +73,6 @@ class LeaderClient:
         is_up: whether it is connected.
         blocked_by: the alarms for which the leader takes no publishes.
         push: sends all waiting octets at once.
-        write_pieces: sends frames without joining their pieces, behind the waiting octets; None where nothing does.
     """
 
     def __init__(self, leader: str, vhost: str, outbox: list[Sender]) -> None:
@@ -82,10 +82,9 @@ class LeaderClient:
         self.is_up = False
         self.blocked_by: tuple[str, ...] = ()
         self.push: Callable[[], None] = _do_nothing
-        self.write_pieces: Callable[[Sequence[bytes | memoryview]], None] | None = None
         self.channels: dict[int, _Channel] = {}
         self._outbox = outbox
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._is_noted = False
         self._settling: dict[RemoteChannel, None] = {}
         self._deliveries = Deliveries()
@@ -106,16 +105,13 @@ class LeaderClient:
         self._out.append(octets)
 
     def publish(self, number: int, messages: Messages) -> None:
-        """Send messages on the channel with a number; large ones at once, because to join them would take long."""
+        """Send messages on the channel with a number; a large one in pieces, because to join them would take long."""
         if len(messages) > 1 or len(messages.bodies[0]) <= forwarding.SENT_BODY_BYTES_MAX:
             self.send(encoded(number, messages))
             return
         head = messages.head_at(0)
-        pieces = forwarding.large_publish(number, head.route, head.header, messages.bodies[0])
-        if self.write_pieces is None:
-            self.send(b"".join(pieces))
-        else:
-            self.write_pieces(pieces)
+        self._note()
+        self._out += forwarding.large_publish(number, head.route, head.header, messages.bodies[0])
 
     def has_settlements(self, remote_channel: RemoteChannel) -> None:
         """Note settlements of a client's channel: their frames go with the next octets."""
@@ -127,15 +123,14 @@ class LeaderClient:
             self._is_noted = True
             self._outbox.append(self)
 
-    def take_output(self) -> bytes:
-        """All waiting octets, once."""
+    def take_output(self) -> list[bytes | memoryview]:
+        """All waiting octets, once, in pieces: large ones are not copied."""
         self._is_noted = False
         settling, self._settling = self._settling, {}
         for remote_channel in settling:
             self._out.append(remote_channel.flush())
-        octets = b"".join(self._out)
-        self._out.clear()
-        return octets
+        out, self._out = self._out, []
+        return in_few_pieces(out)
 
     # -- channels -----------------------------------------------------------------------------
 

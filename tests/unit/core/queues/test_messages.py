@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from leveret.wire.record import content_header
 Single = tuple[Head, bytes]
 PLAIN, TRANSIENT, URGENT, MORTAL = b"\x10\x00\x02", b"\0\0", b"\x08\x00\x07", b"\x01\x00\x0210"
 PROPERTIES = (PLAIN, TRANSIENT, URGENT, MORTAL)
+
+LARGE = bytes(range(256)) * 256
 
 singles = st.lists(
     st.tuples(
@@ -69,6 +72,21 @@ def test_what_is_joined_is_in_its_order_and_stands_so_in_a_log(
         assert part.is_persistent == any(head.persistent for head, _ in mine)
         assert [part.head_at(index).entry for index in range(len(part))] == [head.entry for head, _ in mine]
         at += len(part)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("bodies", [[LARGE], [LARGE] * 3, [LARGE, b"small"], [b"small"], [LARGE, b"", LARGE]])
+def test_large_bodies_stand_in_a_log_as_they_came_without_a_copy(
+    bodies: list[bytes], by_columns: bool
+) -> None:
+    parts, _ = gathered([(PLAIN, b"key", body, 1) for body in bodies], by_columns=by_columns)
+    for messages in joined(parts):
+        pieces = messages.pieces()
+        assert b"".join(pieces) == messages.entries()
+        if messages.body_bytes >= len(LARGE) * len(messages):
+            assert [piece for piece in pieces if piece is LARGE] == messages.bodies
+        else:
+            assert len(pieces) == 1, "small ones are joined by fewer steps"
 
 
 @given(singles, st.booleans(), st.data())

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from leveret.runtime.cluster import forwarding_ends
-from leveret.runtime.cluster.forwarding_ends import amqp_of, write_amqp, write_amqp_pieces
+from leveret.runtime.cluster.forwarding_ends import amqp_of, write_amqp
 from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.peer import LinkPeer
 from leveret.wire.amqp091 import SENT_FRAME_BYTES_MAX
@@ -31,7 +31,7 @@ def test_frames_of_any_length_go_in_messages_that_the_other_side_takes(
     assert forwarding_ends.PIECE_BYTES < MESSAGE_BYTES_MAX
     monkeypatch.setattr(forwarding_ends, "PIECE_BYTES", 10)
     octets, peer = bytes(range(size)), Peer()
-    write_amqp(cast(LinkPeer, peer), octets)
+    write_amqp(cast(LinkPeer, peer), [octets])
     found = b""
     for message in peer.messages:
         (length,) = LENGTH.unpack_from(message)
@@ -47,7 +47,7 @@ def test_the_pieces_of_a_large_body_go_as_they_are_in_messages_that_fit_into_a_l
     body, peer = bytes(range(35)), Peer()
     views = [memoryview(body)[at : at + 8] for at in range(0, 35, 8)]
     pieces: list[Octets] = [b"head", b"1", *views, b"", b"2"]
-    write_amqp_pieces(cast(LinkPeer, peer), pieces)
+    write_amqp(cast(LinkPeer, peer), pieces)
     found = b""
     for message in peer.messages:
         (length,) = LENGTH.unpack_from(message)

@@ -65,14 +65,14 @@ class Client:
 
     # -- the engine's peer ----------------------------------------------------------------------
 
-    def write(self, octets: bytes, *, hold: int) -> None:
+    def write(self, pieces: list[bytes | memoryview], *, hold: int) -> None:
         if hold or self.waits_for_definitions:
-            self.waits_for_definitions.add(hold, octets)
+            self.waits_for_definitions.add(hold, pieces)
         else:
-            self._show(octets)
+            self._show(b"".join(pieces))
 
     def release(self, hold: int) -> None:
-        self._show(self.waits_for_definitions.release(hold))
+        self._show(b"".join(self.waits_for_definitions.release(hold)))
 
     def _show(self, octets: bytes) -> None:
         while octets:

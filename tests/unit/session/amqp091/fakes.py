@@ -196,7 +196,7 @@ def connect(node: FakeNode, *channels: int) -> ClientConnection:
 
 def take(session: ClientConnection) -> list[tuple[int, Any]]:
     """(channel, frame) of what waits to be sent."""
-    return decode(session.take_output())
+    return decode(b"".join(session.take_output()))
 
 
 def decode(octets: bytes) -> list[tuple[int, Any]]:

@@ -19,6 +19,7 @@ from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel, Unacked, UnackedRuns
+from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
     FRAME_MAX_BYTES,
@@ -178,10 +179,34 @@ def test_a_body_of_any_size_is_delivered_in_frames_no_larger_than_frame_max(size
     bodies = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
     node, session = consuming(bodies)
     node.flush(session)
-    octets = session.take_output()
+    octets = b"".join(session.take_output())
     assert all(size <= FRAME_MAX_BYTES for size in frame_sizes(octets))
     session.send(octets)
     assert deliveries(session) == [(n, False, body) for n, body in enumerate(bodies, 1)]
+
+
+@pytest.mark.parametrize("method", [commands.Basic.Consume(queue="q"), commands.Basic.Get(queue="q")])
+@pytest.mark.parametrize("sizes", [(20_000,), (100_000,), (100_000, 100_000, 10)])
+def test_large_bodies_go_out_without_a_copy(method: base.Frame, sizes: tuple[int, ...]) -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.frame_max_bytes = 100_000 + wire.FRAME_OVERHEAD
+    body = bytes(n % 251 for n in range(sum(sizes)))
+    octets = frame(commands.Queue.Declare(queue="q", durable=True))
+    session.receive(octets + b"".join(publish(body, steps=sizes)), 0)
+    node.flush(session)
+    session.receive(frame(method), 0)
+    node.flush(session)
+    pieces = session.take_output()
+    large = [piece for piece in pieces if len(piece) > 10_000]
+    assert list(map(len, large)) == [size for size in sizes if size > 10_000]
+    owners = {id(piece.obj if isinstance(piece, memoryview) else piece) for piece in large}
+    assert len(owners) == 1, "each shows a part of the same octets"
+    assert len(pieces) == 2 * len(large) + 1, "what is between them is joined"
+    session.send_pieces(pieces)
+    assert [value for _, value in take(session) if isinstance(value, bytes)] == [
+        body[at : at + 100_000] for at in range(0, len(body), 100_000)
+    ]
 
 
 def frame_sizes(octets: bytes) -> list[int]:
@@ -427,7 +452,7 @@ def test_acknowledgements_that_come_together_settle_what_they_would_one_by_one(
         node.flush(session)
         counts = [(node.queue(name).ready_count, node.queue(name).unacked_count) for name in "qr"]
         settled = {queue.key: ranges for queue, ranges in node.settled.items()}
-        return counts, settled, session.take_output(), session.counters.ack
+        return counts, settled, b"".join(session.take_output()), session.counters.ack
 
     assert outcome([octets[:cut], octets[cut:]]) == outcome(frames)
 

@@ -93,7 +93,7 @@ def seen(steps: list[Any]) -> Seen:
             for session in sessions:
                 batches += kept(session)
             node.flush(*sessions)
-            told += [by_channel(session.take_output()) for session in sessions]
+            told += [by_channel(b"".join(session.take_output())) for session in sessions]
         elif step == "count":
             sessions[0].receive(frame(commands.Queue.Declare(queue="q", passive=True)), 0)
         elif step == "select":

@@ -92,7 +92,7 @@ def outcome(pieces: list[bytes]) -> tuple[dict[str, list[Stored]], dict[int, byt
         session.receive(piece, 0)
     node.flush(session)
     assert session.state is AmqpState.OPEN
-    return node.messages(), by_channel(session.take_output())
+    return node.messages(), by_channel(b"".join(session.take_output()))
 
 
 def told_by_tag(output: bytes) -> tuple[list[bytes], dict[int, int]]:

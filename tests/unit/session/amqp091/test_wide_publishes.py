@@ -211,7 +211,7 @@ def test_no_method_overtakes_a_publish_to_very_many_queues(method: base.Frame) -
             story.send(story.client, *publish(b"1", exchange=FANOUT), frame(method))
             while story.node.broker.deferred_work or story.client.blocked_reason is not None:
                 story.flush()
-            answers.append(story.client.take_output())
+            answers.append(b"".join(story.client.take_output()))
     in_turns, at_once = answers
     assert in_turns == at_once != b""
 

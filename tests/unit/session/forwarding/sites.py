@@ -36,8 +36,8 @@ class Link:
 
     def carry(self, most: int | None = None) -> bool:
         """Let octets arrive, `most` in each direction; tell whether there were any."""
-        self.to_leader += self.leader_client.take_output()
-        self.to_asker += self.serving.take_output()
+        self.to_leader += b"".join(self.leader_client.take_output())
+        self.to_asker += b"".join(self.serving.take_output())
         there, self.to_leader = self.to_leader[:most], self.to_leader[len(self.to_leader[:most]) :]
         back, self.to_asker = self.to_asker[:most], self.to_asker[len(self.to_asker[:most]) :]
         if self.serving.is_throttled:
@@ -88,7 +88,7 @@ class RelayNode(FakeNode):
         self._inside.append((leader_client, serving))
 
         def push() -> None:
-            serving.receive(leader_client.take_output(), 0)
+            serving.receive(b"".join(leader_client.take_output()), 0)
 
         leader_client.push = push
         leader_client.up()
@@ -138,12 +138,12 @@ class RelayNode(FakeNode):
                     self.promise(channel, batch)
         self._refused.clear()
         for leader_client, inside in self._inside:
-            inside.receive(leader_client.take_output(), 0)
-            leader_client.receive(inside.take_output())
+            inside.receive(b"".join(leader_client.take_output()), 0)
+            leader_client.receive(b"".join(inside.take_output()))
         for client in self.clients:
             if client.session.is_paused or client.session.is_throttled:
                 client.session.resume()
-            client.replies += decode(client.session.take_output())
+            client.replies += decode(b"".join(client.session.take_output()))
 
     def release(self) -> None:
         """The mirrors have what was held."""

@@ -114,7 +114,7 @@ def test_what_the_leader_s_disk_refused_is_not_confirmed_by_the_next_one_that_ha
     if is_told:
         cluster.settle()
     else:
-        link.serving.receive(link.leader_client.take_output(), 0)
+        link.serving.receive(b"".join(link.leader_client.take_output()), 0)
         cluster["b"].turn()
     cluster.move("q", "c", crash=True)
     cluster.settle()
@@ -286,7 +286,7 @@ def test_a_refused_registration_that_was_made_anew_elsewhere_cancels_nothing() -
     # The refusal is still on its way when the next change arrives.
     for link in cluster.links:
         if link.leader is cluster["b"]:
-            link.serving.receive(link.leader_client.take_output(), 0)
+            link.serving.receive(b"".join(link.leader_client.take_output()), 0)
     faster.leave()
     cluster["b"].turn()
     cluster.move("q", "c")
@@ -526,7 +526,7 @@ def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str)
     cluster["a"].turn()
     for _ in range(3):
         for link in cluster.links:
-            link.to_leader += link.leader_client.take_output()
+            link.to_leader += b"".join(link.leader_client.take_output())
             link.serving.receive(link.to_leader, 0)
             link.to_leader = b""
         cluster["b"].flush()

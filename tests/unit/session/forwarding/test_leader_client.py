@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,10 +72,9 @@ def test_messages_keep_their_exchange_routing_key_and_header(cluster: Cluster) -
     assert large[1] == b"\0\x3c\0\0" + (10_000).to_bytes(8, "big") + b"\x10\0\2"
 
 
-@pytest.mark.parametrize("has_pieces", [False, True])
 @pytest.mark.parametrize("sizes", [(100,), (101,), (250, 250), (250, 3, 101, 1000)])
 def test_a_large_body_goes_to_the_leader_and_back_in_short_frames(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], has_pieces: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
 ) -> None:
     """Neither node takes all of it in one step, however large it is."""
     monkeypatch.setattr(forwarding, "SENT_BODY_BYTES_MAX", 100)
@@ -87,12 +85,6 @@ def test_a_large_body_goes_to_the_leader_and_back_in_short_frames(
     cluster.settle()
     [link] = cluster.links
     frames, bodies = list[int](), [bytes(each % 251 for each in range(size)) for size in sizes]
-    if has_pieces:
-        # As on a link between two nodes, which does not join them.
-        def write_pieces(pieces: Sequence[bytes | memoryview]) -> None:
-            link.to_leader += link.leader_client.take_output() + b"".join(pieces)
-
-        link.leader_client.write_pieces = write_pieces
     for end in (link.serving, link.leader_client):
 
         def receive(octets: bytes, *at: Any, then: Any = end.receive) -> None:
@@ -586,7 +578,7 @@ def test_a_leader_takes_publishes_for_the_queue_that_is_meant_and_for_no_other_o
         serving.receive(frame.marshal(method, number), 0)
     serving.take_output()
     serving.receive(forwarding.target(1, b"q", epoch, b"a"), 0)
-    is_taken = serving.take_output() == forwarding.target_ok(1, 0)
+    is_taken = b"".join(serving.take_output()) == forwarding.target_ok(1, 0)
     assert is_taken is (epoch == 2)
 
 
