@@ -416,7 +416,9 @@ class Engine:
             self.touch()
 
     def _note_append(self, queue: Queue, header: Header, data: list[bytes], trailer: bytes) -> None:
-        self._appended_bytes += header.chunk_bytes
+        if queue.definition.durable:
+            # The commit syncs no other log.
+            self._appended_bytes += header.chunk_bytes
         if queue.replicated:
             self._copies.append((queue, header, data, trailer))
 
