@@ -67,6 +67,10 @@ _WIDTHS: Final = {
 }
 """The octets of each property; those of a short string and of a table follow from a length before them."""
 _LENGTH_BYTES: Final = {_SHORT: 1, _TABLE: 4}
+FLAGS_AT: Final = 4 + 12
+"""The place of the flags in a whole header behind its length; the first octet has those up to the expiration's."""
+_PROPERTIES_AT: Final = 4 + 14
+_pack_size = struct.Struct(">I").pack
 
 
 class SyntaxFault(PeerError):
@@ -169,12 +173,40 @@ def with_text(header: bytes, of: int, old: bytes, new: bytes) -> bytes:
     return header[:start] + shortstr(new) + header[stop:]
 
 
-def with_headers(header: bytes, table: bytes) -> bytes:
-    """A whole header with these headers in place of its own, if it has any."""
-    start, stop = place_of(header, HEADERS)
+def with_headers(header: bytes, place: tuple[int, int], table: bytes) -> bytes:
+    """A whole header with these headers in place of its own, if it has any; `place` is theirs (`place_of`)."""
+    start, stop = place
     flags = property_flags(header) | HEADERS
     size = len(table).to_bytes(4, "big")
     return b"".join((header[:12], flags.to_bytes(2, "big"), header[14:start], size, table, header[stop:]))
+
+
+def sized(header: bytes) -> bytes:
+    """A whole header behind its length."""
+    return _pack_size(len(header)) + header
+
+
+def with_more_headers(header: bytes, entries: bytes) -> bytes:
+    """A whole header behind its length, with further entries at the end of its headers, which stay as they are.
+
+    The code is written out, for speed: it runs for each message that dies, or that a quorum queue delivers.
+    """
+    flags, at = header[FLAGS_AT] << 8, _PROPERTIES_AT
+    if flags & CONTENT_TYPE:
+        at += 1 + header[at]
+    if flags & CONTENT_ENCODING:
+        at += 1 + header[at]
+    more = len(entries)
+    if flags & HEADERS:
+        start = at + 4
+        size = int.from_bytes(header[at:start], "big")
+        end = start + size
+        parts = (header[4:at], _pack_size(size + more), header[start:end], entries, header[end:])
+    else:
+        begin = header[4:FLAGS_AT] + bytes(((flags | HEADERS) >> 8,)) + header[FLAGS_AT + 1 : at]
+        parts = (begin, _pack_size(more), b"", entries, header[at:])
+        more += 4
+    return b"".join((_pack_size(len(header) - 4 + more), *parts))
 
 
 def without(header: bytes, flag: int) -> bytes:
@@ -186,14 +218,17 @@ def without(header: bytes, flag: int) -> bytes:
 
 def place_of(header: bytes, of: int) -> tuple[int, int]:
     """The begin and the end of a property with its length in a whole header; both the same where it is not set."""
+    before, is_set = _widths_before(of, int.from_bytes(header[12:14], "big") & -of)
     position = 14
-    for flag, width in _widths(property_flags(header)):
-        if flag < of:
-            break
-        start, position = position, _behind(header, position, width)
-        if flag == of:
-            return start, position
-    return position, position
+    for width in before:
+        position = _behind(header, position, width) if width else position + 1 + header[position]
+    return position, _behind(header, position, _WIDTHS[of]) if is_set else position
+
+
+@cache
+def _widths_before(of: int, flags: int) -> tuple[list[int], bool]:
+    """The widths of the properties that are set before one, and whether that is set; `flags` has none behind it."""
+    return [width for flag, width in _widths(flags) if flag > of], bool(flags & of)
 
 
 def _behind(header: bytes, position: int, width: int) -> int:

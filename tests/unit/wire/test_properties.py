@@ -93,7 +93,8 @@ def test_a_property_is_taken_out_and_headers_are_replaced(
     octets = payload(**values)
     found = props.split(octets)
     assert props.without(octets, of) == props.join({flag: found[flag] for flag in found if flag != of}, 5)
-    assert props.with_headers(octets, table) == props.join(found | {props.HEADERS: table}, 5)
+    place = props.place_of(octets, props.HEADERS)
+    assert props.with_headers(octets, place, table) == props.join(found | {props.HEADERS: table}, 5)
 
 
 def test_values_come_without_their_lengths() -> None:

@@ -25,11 +25,15 @@ from leveret.wire.properties import SyntaxFault
 
 
 class Taken(NamedTuple):
-    """What a target got of some letters: `many` of them, from the `start`th on; `place` is that of the last one."""
+    """What a target got together of some letters, as indices; `place` is that of the last one."""
 
-    start: int
-    many: int
+    indices: Sequence[int]
     place: int
+
+    @property
+    def before(self) -> int:
+        """The place before the first one."""
+        return self.place - len(self.indices)
 
 
 class RoutedLetters(NamedTuple):
@@ -97,13 +101,12 @@ class RoutedLetters(NamedTuple):
         fates = [_Fate() for run in self.letters.runs for _ in range(len(run))]
         for target, parts in self.takers.items():
             ranges = list(refused.get(target, ()))
-            for start, many, place in parts:
-                before = place - many
-                for fate in fates[start : start + many]:
-                    fate.has.add(target)
+            for part in parts:
+                for index in part.indices:
+                    fates[index].has.add(target)
                 for since, last in ranges:
-                    for number in range(max(before, since), min(place, last)):
-                        fates[start + number - before].misses(target)
+                    for number in range(max(part.before, since), min(part.place, last)):
+                        fates[part.indices[number - part.before]].misses(target)
         for target, refusals in self.no_room.items():
             for first, last in refusals:
                 for fate in fates[first:last]:
@@ -164,14 +167,12 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     lost: list[int] = []
     index = 0
     for run in letters.runs:
-        for route, header, bodies in run.taken().by_route():
+        publishing.turn_to(run.messages.priority)
+        for route, header, bodies in run.taken().groups():
             dead = death.of(route, header)
-            has_target = False
-            for target in targets.of(dead):
-                if target.key[1].encode() not in dead.ended_in:
-                    publishing.add(target, dead, bodies, index, run.messages.priority)
-                    has_target = True
-            if keeps and not has_target:
+            found = targets.of(dead)
+            publishing.add(found, dead, bodies, index)
+            if keeps and not found:
                 lost += range(index, index + len(bodies))
             index += len(bodies)
     takers = publishing.takers()
@@ -185,13 +186,18 @@ class _Targets:
         self._broker = broker
         self._vhost = vhost
         self._exchange = exchange
-        self._known: dict[bytes, list[Queue]] = {}
+        self._known: dict[tuple[bytes, tuple[bytes, ...]], list[Queue]] = {}
 
     def of(self, dead: DeadMessage) -> list[Queue]:
-        """The target queues by a message's routing key and its carbon copies."""
-        if not dead.copies and (known := self._known.get(dead.route)) is not None:
-            return known
-        headers = MessageHeaders(dead.header)
+        """The target queues by a message's routing key and its carbon copies, but those that it must not come back to.
+
+        The same list for all messages that differ in nothing but headers.
+        """
+        found = None if dead.copies else self._known.get((dead.route, dead.ended_in))
+        return self._find(dead) if found is None else found
+
+    def _find(self, dead: DeadMessage) -> list[Queue]:
+        headers = MessageHeaders(dead.header[4:])
 
         def readable(names: Container[bytes]) -> dict[str, Any]:
             try:
@@ -207,26 +213,33 @@ class _Targets:
         except TooManyPatterns:
             # Nobody can be told. Whoever publishes with such a key is refused.
             found = []
+        found = [queue for queue in found if queue.key[1].encode() not in dead.ended_in]
         if not (dead.copies or headers.asked):
-            self._known[dead.route] = found
+            self._known[dead.route, dead.ended_in] = found
         return found
 
 
-class _Column:
-    """Adjacent letters for one target that differ from each other, from index `start` on."""
+class _Columns:
+    """Letters that differ, for the same targets, and their indices."""
 
-    __slots__ = ("bodies", "headers", "priority", "routes", "start")
+    __slots__ = ("bodies", "headers", "indices", "routes")
 
-    def __init__(self, start: int, priority: int) -> None:
-        self.start = start
-        self.priority = priority
+    def __init__(self) -> None:
         self.routes: list[bytes] = []
         self.headers: list[bytes] = []
         self.bodies: list[bytes] = []
+        self.indices: list[int] = []
+
+    def extend(self, others: _Columns) -> None:
+        """Add letters behind these."""
+        self.routes += others.routes
+        self.headers += others.headers
+        self.bodies += others.bodies
+        self.indices += others.indices
 
 
 class _Publishing:
-    """The publishing of letters: those that differ are gathered in columns, because each part costs.
+    """The publishing of letters: those that differ are gathered in columns for each target, because each part costs.
 
     Attributes:
         no_room: see RoutedLetters.
@@ -235,43 +248,82 @@ class _Publishing:
     def __init__(self, broker: Broker, done: Set[DeliverySource]) -> None:
         self._broker = broker
         self._done = done
-        self._columns: dict[Queue, _Column] = {}
+        self._priority = 0
+        self._targets: list[Queue] = []
+        self._last = _Columns()
+        """The last letters, which have these targets."""
+        self._columns: dict[Queue, _Columns] = {}
         self.no_room: dict[Queue, list[tuple[int, int]]] = {}
         self._takers: dict[Queue, list[Taken]] = {}
 
-    def add(self, target: Queue, dead: DeadMessage, bodies: list[bytes], index: int, priority: int) -> None:
-        """Publish a group of like letters, from index `index` on, to one of its targets, as far as it has room."""
+    def turn_to(self, priority: int) -> None:
+        """Take letters of another priority from now on."""
+        if priority != self._priority:
+            self._end_all()
+            self._priority = priority
+
+    def add(self, targets: list[Queue], dead: DeadMessage, bodies: Sequence[bytes], index: int) -> None:
+        """Publish a group of like letters, from index `index` on, to their targets."""
+        if targets is not self._targets:
+            self._deal()
+            self._targets = targets
+        last = self._last
+        if len(bodies) > 1:
+            self._deal()
+            for target in targets:
+                self._add_alike(target, dead.route, dead.header, bodies, index)
+            return
+        last.routes.append(dead.route)
+        last.headers.append(dead.header)
+        last.bodies += bodies
+        last.indices.append(index)
+
+    def _deal(self) -> None:
+        """Give the last letters to their targets."""
+        last = self._last
+        if not last.indices:
+            return
+        self._last = _Columns()
+        for target in self._targets:
+            # Without a limit there is room for any number of bodies, be they as long as they are.
+            if target.room(1) >= UNBOUNDED:
+                if target not in self._done:
+                    self._columns.setdefault(target, _Columns()).extend(last)
+                continue
+            for at, index in enumerate(last.indices):
+                self._add_alike(target, last.routes[at], last.headers[at], last.bodies[at : at + 1], index)
+
+    def _add_alike(
+        self, target: Queue, route: bytes, header: bytes, bodies: Sequence[bytes], index: int
+    ) -> None:
+        """Publish like letters to a target, as far as it has room."""
         if target in self._done:
             return
-        room = target.room(len(bodies[0]))
-        if len(bodies) > 1 or room < UNBOUNDED:
-            self._end(target)
-            if taken := bodies[:room]:
-                self._publish(target, index, alike(head_of_octets(dead.route, dead.header), taken))
-            if len(taken) < len(bodies):
-                self.no_room.setdefault(target, []).append((index + len(taken), index + len(bodies)))
-            return
-        column = self._columns.get(target)
-        if column is None or (column.start + len(column.bodies), column.priority) != (index, priority):
-            self._end(target)
-            column = self._columns[target] = _Column(index, priority)
-        column.routes.append(dead.route)
-        column.headers.append(len(dead.header).to_bytes(4, "big") + dead.header)
-        column.bodies += bodies
+        self._end(target)
+        taken = list(bodies[: target.room(len(bodies[0]))])
+        if taken:
+            end = index + len(taken)
+            self._publish(target, range(index, end), alike(head_of_octets(route, header[4:]), taken))
+        if len(taken) < len(bodies):
+            self.no_room.setdefault(target, []).append((index + len(taken), index + len(bodies)))
 
     def takers(self) -> dict[Queue, list[Taken]]:
         """What each target got of all letters; there are no further ones."""
-        for target in [*self._columns]:
-            self._end(target)
+        self._end_all()
         return self._takers
 
-    def _end(self, target: Queue) -> None:
-        column = self._columns.pop(target, None)
-        if column is not None:
-            messages = Messages(column.routes, column.headers, column.bodies, priority=column.priority)
-            self._publish(target, column.start, messages)
+    def _end_all(self) -> None:
+        self._deal()
+        for target in [*self._columns]:
+            self._end(target)
 
-    def _publish(self, target: Queue, start: int, messages: Messages) -> None:
+    def _end(self, target: Queue) -> None:
+        columns = self._columns.pop(target, None)
+        if columns is not None:
+            messages = Messages(columns.routes, columns.headers, columns.bodies, priority=self._priority)
+            self._publish(target, columns.indices, messages)
+
+    def _publish(self, target: Queue, indices: Sequence[int], messages: Messages) -> None:
         target.gathered.add(messages)
-        self._takers.setdefault(target, []).append(Taken(start, len(messages), target.place))
+        self._takers.setdefault(target, []).append(Taken(indices, target.place))
         self._broker.dirty[target] = None

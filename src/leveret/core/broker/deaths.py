@@ -6,7 +6,7 @@ queue and reason, with a count. `x-first-death-*` never change after the first d
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from leveret.core.queues.quorum_queue import DELIVERY_COUNT
@@ -22,6 +22,10 @@ _EXCHANGE: Final = b"exchange"
 _FIRST: Final = {b"x-first-death-" + name: name for name in (_EXCHANGE, _QUEUE, _REASON)}
 _CHANGED: Final = frozenset({_DEATHS, _CARBON_COPIES, DELIVERY_COUNT, *_FIRST})
 """The headers that a death changes, or that decide where the message goes."""
+_DEATH_MARK: Final = b"-de"
+_COPIES_MARK: Final = props.shortstr(_CARBON_COPIES)
+"""Each of these headers has one of the marks in its octets: most messages have neither mark, and no such header."""
+_EXPIRATION: Final = props.EXPIRATION >> 8
 _REJECTED: Final = tables.long_string(b"rejected")
 _CONTENT_AT: Final = 5
 """Where a value that is a long string or a table has its octets."""
@@ -34,15 +38,15 @@ class DeadMessage(NamedTuple):
 
     Attributes:
         route: exchange and routing key as two short strings.
-        header: its content header's payload.
+        header: its content header behind its length.
         copies: the routing keys of its carbon copies.
         ended_in: the queues in which it died, since a consumer rejected it last: it must not come back to them.
     """
 
     route: bytes
     header: bytes
-    copies: list[bytes]
-    ended_in: Collection[bytes]
+    copies: Sequence[bytes]
+    ended_in: tuple[bytes, ...]
 
 
 class Death:
@@ -60,8 +64,8 @@ class Death:
         # A policy's key may be longer than a message's can be.
         self._key = None if routing_key is None else props.shortstr(routing_key.encode()[:_SHORT_STRING_MAX])
         self._ended_in = _ended_in([{_QUEUE: self._queue, _REASON: self._reason}])
-        self._first_deaths: dict[tuple[bytes, bytes | None], bytes] = {}
-        """The headers of a first death, by route and expiration, which repeat where messages differ."""
+        self._firsts: dict[tuple[bytes, bytes | None], tuple[bytes, bytes]] = {}
+        """Route and headers of a first death, by route and expiration, which repeat where messages differ."""
 
     def of(self, route: bytes, header: bytes) -> DeadMessage:
         """A message that dies; `route` and `header` are as in DeadMessage.
@@ -69,41 +73,50 @@ class Death:
         A time to live of its own is in the entry of `x-death`, and no longer a property.
         """
         expiration = None
-        if props.property_flags(header) & props.EXPIRATION:
-            start, stop = props.place_of(header, props.EXPIRATION)
-            expiration = header[start + 1 : stop]
-            header = props.without(header, props.EXPIRATION)
-        start, stop = props.place_of(header, props.HEADERS)
-        table, changed = _without(header[start + 4 : stop])
+        if header[props.FLAGS_AT] & _EXPIRATION:
+            header, expiration = _without_expiration(header)
+        if header.find(_DEATH_MARK) >= 0 or header.find(_COPIES_MARK) >= 0:
+            return self._changed(route, header, expiration)
+        first = self._firsts.get((route, expiration)) or self._first(route, expiration)
+        return DeadMessage(first[0], props.with_more_headers(header, first[1]), (), self._ended_in)
+
+    def _first(self, route: bytes, expiration: bytes | None) -> tuple[bytes, bytes]:
+        found = self._route(route), self._first_death(self._entry(route, [], expiration))
+        self._firsts[route, expiration] = found
+        return found
+
+    def _route(self, route: bytes) -> bytes:
+        return self._exchange + (self._key or route[1 + route[0] :])
+
+    def _changed(self, route: bytes, header: bytes, expiration: bytes | None) -> DeadMessage:
+        """As `of`, of a message that may have headers that change."""
+        payload = header[4:]
+        place = props.place_of(payload, props.HEADERS)
+        table, changed = _without(payload[place[0] + 4 : place[1]])
         texts: list[bytes] = []
         if carbon := changed.get(_CARBON_COPIES):
             texts = [value for value in _array(carbon) if value[:1] == b"S"]
         earlier = changed.get(_DEATHS)
+        entry = self._entry(route, texts, expiration)
         if earlier is None:
-            added, ended_in = self._first_death(route, texts, expiration), self._ended_in
+            added, ended_in = self._first_death(entry), self._ended_in
         else:
             kept = {name: changed[name] for name in _FIRST if name in changed}
-            deaths, octets = self._deaths(self._entry(route, texts, expiration), earlier)
+            deaths, octets = self._deaths(entry, earlier)
             added = tables.join(kept | {_DEATHS: tables.array(octets)})
             ended_in = _ended_in(deaths)
         if self._key is None and carbon:
             table += tables.join({_CARBON_COPIES: carbon})
-        dead = props.with_headers(header, table + added)
+        dead = props.with_headers(payload, place, table + added)
         # The keys are taken apart once, because there may be 20,000.
         copies = [text[_CONTENT_AT:] for text in texts] if self._key is None else []
-        key = route[1 + route[0] :] if self._key is None else self._key
-        return DeadMessage(self._exchange + key, dead, copies, ended_in)
+        return DeadMessage(self._route(route), props.sized(dead), copies, ended_in)
 
-    def _first_death(self, route: bytes, texts: list[bytes], expiration: bytes | None) -> bytes:
+    @staticmethod
+    def _first_death(entry: dict[bytes, bytes]) -> bytes:
         """The headers of a message that never died before."""
-        found = None if texts else self._first_deaths.get((route, expiration))
-        if found is None:
-            entry = self._entry(route, texts, expiration)
-            headers = {name: entry[of] for name, of in _FIRST.items()}
-            found = tables.join(headers | {_DEATHS: tables.array([tables.table(entry)])})
-            if not texts:
-                self._first_deaths[route, expiration] = found
-        return found
+        headers = {name: entry[of] for name, of in _FIRST.items()}
+        return tables.join(headers | {_DEATHS: tables.array([tables.table(entry)])})
 
     def _entry(self, route: bytes, texts: list[bytes], expiration: bytes | None) -> dict[bytes, bytes]:
         """This death as an entry of `x-death`."""
@@ -138,14 +151,21 @@ class Death:
         return [death, *others], [tables.table(death), *octets]
 
 
-def _ended_in(deaths: list[dict[bytes, bytes]]) -> list[bytes]:
+def _ended_in(deaths: list[dict[bytes, bytes]]) -> tuple[bytes, ...]:
     """See DeadMessage; `deaths` are the entries of `x-death`."""
     queues: list[bytes] = []
     for entry in deaths:
         if entry.get(_REASON) == _REJECTED:
             break
         queues.append(tables.text_of(entry.get(_QUEUE, b"")) or b"")
-    return queues
+    return tuple(queues)
+
+
+def _without_expiration(header: bytes) -> tuple[bytes, bytes]:
+    """A content header behind its length without its expiration, and that."""
+    payload = header[4:]
+    start, stop = props.place_of(payload, props.EXPIRATION)
+    return props.sized(props.without(payload, props.EXPIRATION)), payload[start + 1 : stop]
 
 
 def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:

@@ -165,6 +165,12 @@ class Messages:
             return self.head.route, self.head.sized_header
         return self.routes[index], self.headers[index]
 
+    def groups(self) -> Iterable[tuple[bytes, bytes, Sequence[bytes]]]:
+        """Groups of like messages by route, header, and bodies: all of them, or each message alone if they differ."""
+        if self.head is not None:
+            return ((self.head.route, self.head.sized_header, self.bodies),)
+        return zip(self.routes, self.headers, zip(self.bodies, strict=True), strict=True)
+
     def by_head(self) -> Iterator[tuple[Head, list[bytes]]]:
         """Groups of like messages with their head, for callers that need each head."""
         if self.head is not None:

@@ -87,21 +87,7 @@ def _header_counted(header: bytes, entry: bytes, count: int) -> bytes:
     if DELIVERY_COUNT in header:
         # The header exists already, from an earlier queue or the publisher: replace it.
         return _counted(head_of_octets(b"\0\0", header[4:]), count).sized_header
-    flags = int.from_bytes(header[16:18], "big")
-    at = 18
-    for flag in (props.CONTENT_TYPE, props.CONTENT_ENCODING):
-        if flags & flag:
-            at += 1 + header[at]
-    if flags & props.HEADERS:
-        start = at + 4
-        size = int.from_bytes(header[at:start], "big")
-        end = start + size
-        table = (size + len(entry)).to_bytes(4, "big") + header[start:end] + entry
-        rest = header[4:at] + table + header[end:]
-    else:
-        with_table = (flags | props.HEADERS).to_bytes(2, "big")
-        rest = header[4:16] + with_table + header[18:at] + len(entry).to_bytes(4, "big") + entry + header[at:]
-    return len(rest).to_bytes(4, "big") + rest
+    return props.with_more_headers(header, entry)
 
 
 def with_delivery_count(head: Head, count: int) -> Head:

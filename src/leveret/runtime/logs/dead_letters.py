@@ -98,9 +98,8 @@ class DeadLetterPublisher:
         self._commit.when_durable(partial(self._once_known, published.takers, durable))
         for target, taken in published.takers.items():
             if target.is_remote:
-                since = taken[0].place - taken[0].many
                 note = partial(_note_refused, refused, target, outcome.part())
-                port.when_decided(target, since, taken[-1].place, note, until_taken=published.keeps)
+                port.when_decided(target, taken[0].before, taken[-1].place, note, until_taken=published.keeps)
             else:
                 port.when_taken((target,), partial(_noting_part, refused, target, outcome))
         outcome.seal()

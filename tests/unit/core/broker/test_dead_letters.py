@@ -28,8 +28,8 @@ def head_of(**properties: Any) -> Head:
 
 
 def dead_letter_head(head: Head, *death: Any) -> Head:
-    dead = Death(*death).of(head.route, head.header)
-    return head_of_octets(dead.route, dead.header)
+    dead = Death(*death).of(head.route, head.sized_header)
+    return head_of_octets(dead.route, dead.header[4:])
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     once = dead_letter_head(head_of(), "q", reason, 7, "dlx", None)
     letters = DeadLetters([Run(0, alike(once, [b"abc"]))], reason)
     published = route_dead_letters(broker, queue, letters, 8)
-    assert published.takers == ({queue: [Taken(0, 1, 1)]} if comes_back else {})
+    assert published.takers == ({queue: [Taken([0], 1)]} if comes_back else {})
     assert not published.needs_repeat
     assert len(queue.gathered) == comes_back
 
@@ -97,7 +97,7 @@ def test_only_what_a_target_did_not_take_is_published_again_and_only_there(data:
             # Some are dropped for want of room.
             if data.draw(st.booleans()):
                 place += 1
-                takers.setdefault(target, []).append(Taken(start, 1, place))
+                takers.setdefault(target, []).append(Taken([start], place))
                 has[start].add(target)
                 if data.draw(st.booleans()):
                     refused.setdefault(target, []).append((place - 1, place))
@@ -216,7 +216,7 @@ def test_letters_that_are_published_together_go_where_each_would_go_alone(data: 
             for target, takes in found.takers.items():
                 for each in takes:
                     places.setdefault(target.key[1], []).extend(
-                        (start + each.start + at, each.place - each.many + 1 + at) for at in range(each.many)
+                        (start + index, each.before + at) for at, index in enumerate(each.indices, 1)
                     )
             start += sum(map(len, group))
         placed.append(places)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.core.broker.deaths import Death
@@ -19,8 +21,8 @@ def head_of(**properties: Any) -> Head:
 
 
 def dead_head(head: Head, *death: Any) -> Head:
-    dead = Death(*death).of(head.route, head.header)
-    return head_of_octets(dead.route, dead.header)
+    dead = Death(*death).of(head.route, head.sized_header)
+    return head_of_octets(dead.route, dead.header[4:])
 
 
 def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> None:
@@ -80,20 +82,14 @@ def test_all_that_a_publisher_wrote_keeps_its_octets() -> None:
     }
 
 
-def test_headers_that_are_no_table_make_room_for_the_death() -> None:
-    head = make_head(b"e", b"k", props.join({props.HEADERS: b"\x09no"}, 3))
-    dead = dead_head(head, "q", "expired", 7, "dlx", None)
-    assert [death["queue"] for death in props.headers_of(dead.header)["x-death"]] == ["q"]
-
-
 @pytest.mark.parametrize(("key", "copies", "keys"), [(None, [b"c", b"d"], True), ("other", [], False)])
 def test_carbon_copies_stay_unless_the_queue_has_a_key_of_its_own(
     key: str | None, copies: list[bytes], keys: bool
 ) -> None:
     head = head_of(headers={"CC": ["c", "d"], "a": 1})
-    dead = Death("q", "expired", 7, "dlx", key).of(head.route, head.header)
+    dead = Death("q", "expired", 7, "dlx", key).of(head.route, head.sized_header)
     assert dead.copies == copies
-    found = props.headers_of(dead.header)
+    found = props.headers_of(dead.header[4:])
     assert ("CC" in found) == keys
     assert found["x-death"][0]["routing-keys"] == ["k", "c", "d"]
 
@@ -104,17 +100,67 @@ def test_deaths_of_one_kind_differ_where_their_messages_do() -> None:
     for key in (b"k", b"l", b"k"):
         for expiration in ("1", None, "2"):
             head = make_head(b"e", key, head_of(expiration=expiration).header)
-            dead = death.of(head.route, head.header)
-            [found] = props.headers_of(dead.header)["x-death"]
+            dead = death.of(head.route, head.sized_header)
+            [found] = props.headers_of(dead.header[4:])["x-death"]
             assert (found["routing-keys"], found.get("original-expiration")) == ([key.decode()], expiration)
-            assert dead.ended_in == [b"q"]
+            assert dead.ended_in == (b"q",)
 
 
 def test_what_a_consumer_rejected_may_come_back_to_where_it_died_before() -> None:
     head, reasons = head_of(), [("q", "expired"), ("r", "rejected"), ("s", "maxlen"), ("t", "expired")]
     ended: list[list[bytes]] = []
     for queue, reason in reasons:
-        dead = Death(queue, reason, 7, "dlx", None).of(head.route, head.header)
-        head = head_of_octets(dead.route, dead.header)
+        dead = Death(queue, reason, 7, "dlx", None).of(head.route, head.sized_header)
+        head = head_of_octets(dead.route, dead.header[4:])
         ended.append([*dead.ended_in])
     assert ended == [[b"q"], [], [b"s"], [b"t", b"s"]]
+
+
+DEATHS = [{"queue": "q", "reason": "expired", "count": 2}, {"queue": "r", "reason": "rejected", "count": 1}]
+SENT = {
+    "a": st.integers(0, 9),
+    "colour": st.sampled_from(["red-deep", "CC"]),
+    "CC": st.just(["c", "d"]),
+    "x-death": st.sampled_from([DEATHS, DEATHS[1:]]),
+    "x-first-death-queue": st.just("p"),
+    "x-delivery-count": st.just(3),
+}
+PROPERTIES = {
+    "content_type": st.just("text"),
+    "content_encoding": st.just("utf"),
+    "headers": st.fixed_dictionaries({}, optional=SENT),
+    "expiration": st.sampled_from(["1", "60000"]),
+    "priority": st.just(1),
+    "app_id": st.just("x-death"),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=PROPERTIES), st.sampled_from([None, "key"]))
+def test_a_death_says_the_same_whatever_else_a_message_has(sent: dict[str, Any], key: str | None) -> None:
+    """Most messages have no header that a death changes, so theirs are not taken apart."""
+    head = make_head(b"e", b"k", head_of(**sent).header)
+    death = Death("q", "expired", 7, "dlx", key)
+    dead = death.of(head.route, head.sized_header)
+    assert dead == death.of(head.route, head.sized_header), "once made, it is found again"
+    headers = dict(sent.get("headers", {}))
+    entry = {"count": 1, "reason": "expired", "queue": "q", "exchange": "e"}
+    entry |= {"routing-keys": ["k", *headers.get("CC", [])]}
+    entry |= {"original-expiration": sent["expiration"]} if "expiration" in sent else {}
+    earlier = headers.pop("x-death", [])
+    firsts = {"x-first-death-exchange": "e", "x-first-death-queue": "q", "x-first-death-reason": "expired"}
+    if earlier:
+        firsts = {name: headers[name] for name in firsts if name in headers}
+        if earlier[0]["queue"] == "q":
+            entry, earlier = earlier[0] | {"count": 3}, earlier[1:]
+    if key is not None:
+        headers.pop("CC", None)
+    headers.pop("x-delivery-count", None)
+    found = props.split(dead.header[4:])
+    deaths = props.headers_of(dead.header[4:])
+    [mine, *others] = deaths.pop("x-death")
+    mine.pop("time", None)
+    assert (mine, others) == (entry, earlier)
+    assert deaths == headers | firsts
+    kept = {flag: value for flag, value in props.split(head.header).items() if flag != props.EXPIRATION}
+    assert found == kept | {props.HEADERS: found[props.HEADERS]}
+    assert dead.header[:4] == len(dead.header[4:]).to_bytes(4, "big")
