@@ -6,7 +6,7 @@ as ranges of offsets, and read at the next flush instead of at the rejection, be
 
 With at-least-once all dead messages are such ranges, which the log has too (`death_notes`), and a letter that a target
 did not take waits as a range again, without its body, until `repeat_at_ms`. The letters that are under way, and those
-that wait for another try, are together no more than DEAD_BYTES_MAX allows; all others wait behind them.
+that wait for another try, take together no more memory than UNFINISHED_BYTES_MAX, about; all others wait behind them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from leveret.core.queues.messages import Run, bytes_of, count_of
 
 DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """The octets of dead letters in one dispatch, about; so a whole backlog may die without filling memory."""
+UNFINISHED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The memory of a queue's letters under way with at-least-once, about. A sync of the disk has to be worth its wait."""
+LETTER_BYTES: Final = 512
+"""The memory that such a letter counts for beside its octets, so that another try of small ones takes some 0.1 s."""
 NOT_STORED: Final = -1
 """The first offset of a run that was never in the log: refused at its publish, and dead-lettered."""
 DEATH_BYTES: Final = 4096
@@ -71,8 +75,8 @@ class DeadLettering:
     __slots__ = (
         "_costs",
         "_refused",
-        "_refused_costs",
-        "_unfinished_costs",
+        "_refused_bytes",
+        "_unfinished_bytes",
         "_unstored",
         "count",
         "declared_dead",
@@ -91,9 +95,9 @@ class DeadLettering:
         self.keeps = False
         self.notes = DeathNotes()
         self._costs = 0
-        self._unfinished_costs = 0
+        self._unfinished_bytes = 0
         self._refused: deque[DeadRange] = deque()
-        self._refused_costs = 0
+        self._refused_bytes = 0
         self._unstored: list[DeadLetters] = []
 
     def configure(self, *, keeps: bool) -> None:
@@ -110,14 +114,13 @@ class DeadLettering:
     @property
     def _has_room(self) -> bool:
         """Whether further letters may be read: with at-least-once some may be under way, or refused, for long."""
-        return not self.is_full and not (self.keeps and self._unfinished_costs >= DEAD_BYTES_MAX)
+        return not self.is_full and not (self.keeps and self._unfinished_bytes >= UNFINISHED_BYTES_MAX)
 
     def add(self, letters: DeadLetters) -> None:
         """Add letters to publish."""
         self.letters.append(letters)
-        costs = _costs_of(letters)
-        self._costs += costs
-        self._unfinished_costs += costs
+        self._costs += _costs_of(letters)
+        self._unfinished_bytes += _memory_of(letters)
 
     def fitting(self, run: Run, count: int) -> int:
         """The number of first messages of a run, of `count`, that are added together; one at least.
@@ -185,16 +188,16 @@ class DeadLettering:
 
     def finished(self, letters: DeadLetters, again: Iterable[DeadLetters], repeat_at_ms: int) -> None:
         """Note the outcome of published letters: those of `again` are to be published again at that time."""
-        self._unfinished_costs -= _costs_of(letters)
+        self._unfinished_bytes -= _memory_of(letters)
         for each in again:
-            costs = _costs_of(each)
-            self._unfinished_costs += costs
+            octets = _memory_of(each)
+            self._unfinished_bytes += octets
             if self.repeat_at_ms is None:
                 self.repeat_at_ms = repeat_at_ms
             if any([run.first == NOT_STORED for run in each.runs]):
                 self._unstored.append(each)
                 continue
-            self._refused_costs += costs
+            self._refused_bytes += octets
             self._refused += [
                 DeadRange(run.first, run.end, each.reason, each.done, is_again=True) for run in each.runs
             ]
@@ -202,19 +205,24 @@ class DeadLettering:
     def _try_refused_again(self) -> None:
         """Read, and publish, the refused letters before all others."""
         self.repeat_at_ms = None
-        self._unfinished_costs -= self._refused_costs
-        self._refused_costs = 0
+        self._unfinished_bytes -= self._refused_bytes
+        self._refused_bytes = 0
         self.declared_dead.extendleft(reversed(self._refused))
         self._refused.clear()
         unstored, self._unstored = self._unstored, []
         for each in unstored:
-            self._unfinished_costs -= _costs_of(each)
+            self._unfinished_bytes -= _memory_of(each)
             self.add(each)
 
 
 def _costs_of(letters: DeadLetters) -> int:
     runs = letters.runs
     return bytes_of(runs) + DEATH_BYTES * count_of(runs) + HEADER_COSTS * sum(map(_excess, runs))
+
+
+def _memory_of(letters: DeadLetters) -> int:
+    runs = letters.runs
+    return sum([run.memory_bytes for run in runs]) + LETTER_BYTES * count_of(runs)
 
 
 def _excess(run: Run) -> int:

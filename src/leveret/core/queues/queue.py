@@ -290,7 +290,7 @@ class Queue:
         Kept dead ones do count: else rejections could fill the disk.
         """
         settings = self.settings
-        if settings.overflow == DROP_HEAD:
+        if not settings.may_reject:
             return UNBOUNDED
         waiting, octets = self.ready_count + len(self.gathered), self.ready_bytes + self.gathered.body_bytes
         dead, straight = self.kept_count, 0
@@ -576,8 +576,7 @@ class Queue:
             deadline_ms = self._deadline_of(run)
             if deadline_ms is None or deadline_ms > now_ms:
                 return
-            runs, _ = self.take(self._dropped_together(min(count, before - run.first)))
-            self._discard(runs, Reason.EXPIRED, "expired")
+            self._discard(min(count, before - run.first), Reason.EXPIRED, "expired")
 
     def _is_hindered(self, before: int) -> bool:
         """Whether the first message has expired but stays for the next dispatch, so that it must not be delivered."""
@@ -623,7 +622,7 @@ class Queue:
         """Drop the first messages of the first run whose bodies hold so many octets, at least one."""
         head = self.backlog.head()
         count = head[0].holding(excess) if head is not None else 1
-        self._discard(self.take(self._dropped_together(count))[0], Reason.DROPPED, "maxlen")
+        self._discard(count, Reason.DROPPED, "maxlen")
 
     def _drop_head(self, count: int) -> None:
         if self.settings.dead_letter_exchange is None and self.settings.max_length_bytes is None:
@@ -632,11 +631,9 @@ class Queue:
                 self._settle(first, end, Reason.DROPPED)
             return
         while count > 0 and not self._dropped_enough:
-            runs, _ = self.take(self._dropped_together(count))
-            if not runs:
+            if not (dropped := self._discard(count, Reason.DROPPED, "maxlen")):
                 return
-            count -= count_of(runs)
-            self._discard(runs, Reason.DROPPED, "maxlen")
+            count -= dropped
 
     def _count_bytes(self) -> bool:
         """Measure some of the ready messages; return whether the size of all is known."""
@@ -647,18 +644,21 @@ class Queue:
         self.ready_bytes += unmeasured.measure(self.backlog.find, DROPPED_AT_ONCE)
         return not unmeasured.ranges
 
-    def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
-        """Dead-letter taken messages, or drop them if there is no dead letter exchange."""
+    def _discard(self, limit: int, reason: Reason, death: str) -> int:
+        """Dead-letter ready messages, or drop them if there is no dead letter exchange; return their number."""
+        # They are taken as they are stored: what a kind of queue adds for its consumers would go again at once.
+        runs, _ = Queue.take(self, self._dropped_together(limit))
         if self.settings.dead_letter_exchange is not None and not self.dead_lettering.keeps:
             self.dead_lettering.count += count_of(runs)
             self.dead_lettering.add(DeadLetters(runs, death))
-            return
+            return count_of(runs)
         for run in runs:
             self._dropped += cost_of(run)
             if self.dead_lettering.keeps:
                 self.dead_lettering.declare_dead(run.first, run.end, death)
             else:
                 self.settle(run.first, len(run), reason)
+        return count_of(runs)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired (basic.get); none from an empty queue."""

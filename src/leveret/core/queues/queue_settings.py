@@ -84,6 +84,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
             return f"it needs overflow {REJECT_PUBLISH}, and has {self.overflow}"
         return ""
 
+    @property
+    def may_reject(self) -> bool:
+        """Whether publishes are rejected once the queue is full; not without a limit, whatever the overflow."""
+        return self.overflow != DROP_HEAD and (
+            self.max_length is not None or self.max_length_bytes is not None
+        )
+
     def room(self, count: int, octets: int, body_bytes: int) -> int:
         """The number of further messages of a size within the limits, beside `count` of so many octets.
 

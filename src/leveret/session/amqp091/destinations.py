@@ -10,7 +10,6 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, expiration_ms_of
 from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
-from leveret.core.queues.queue_settings import DROP_HEAD
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.wire import amqp091 as wire
 from leveret.wire.content_header import NO_TERMS, Traits
@@ -82,7 +81,7 @@ class Destination:
         self.exchange = exchange
         self.replies = replies
         self.mandatory = mandatory
-        self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
+        self.guarded = any(queue.settings.may_reject for queue in queues)
         # A refusal is known at once, so the check for room and the gathering are one step.
         self.is_wide = len(queues) > FEW_QUEUES and not self.guarded
         self.is_alone = self.guarded or self.is_wide or not queues

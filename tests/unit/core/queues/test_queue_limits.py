@@ -258,6 +258,7 @@ def _runs(chosen: list[int]) -> Iterator[tuple[int, int]]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
     monkeypatch.setattr(dead_lettering_module, "DEAD_BYTES_MAX", 3 * dead_lettering_module.DEATH_BYTES)
+    monkeypatch.setattr(dead_lettering_module, "UNFINISHED_BYTES_MAX", 4 * dead_lettering_module.LETTER_BYTES)
 
 
 @pytest.mark.usefixtures("small")

@@ -158,8 +158,8 @@ def reason_of(site: Site, offset: int) -> bytes:
 async def test_what_is_under_way_and_what_waits_for_another_try_is_bounded(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_lettering, "DEAD_BYTES_MAX", 10 * dead_lettering.DEATH_BYTES)
-    monkeypatch.setattr(dead_lettering, "DEAD_AT_ONCE", 10)
+    monkeypatch.setattr(dead_lettering, "UNFINISHED_BYTES_MAX", 10 * dead_lettering.LETTER_BYTES)
+    monkeypatch.setattr(dead_lettering, "DEAD_AT_ONCE", 2)
     site = await site_of(directory, keeping(message_ttl=1))
     await site.publish_often(4, 25)
     held = site.queue().dead_lettering
@@ -170,7 +170,7 @@ async def test_what_is_under_way_and_what_waits_for_another_try_is_bounded(
     await site.apply(d.Put(DLX), d.Put(queue("grave")), d.Put(binding("grave")))
     await until(lambda: held.count == 0)
     assert len(site.contents("grave")) == 100
-    assert (held._unfinished_costs, held._costs, held._refused_costs) == (0, 0, 0)
+    assert (held._unfinished_bytes, held._costs, held._refused_bytes) == (0, 0, 0)
 
 
 async def test_dead_letters_count_for_the_length_limit(directory: Path) -> None:

@@ -450,6 +450,23 @@ def test_a_channel_counts_as_confirmed_what_it_was_not_refused() -> None:
     assert session.channels[1].counters.confirm == session.counters.confirm == 11
 
 
+@pytest.mark.parametrize("limit", [{"max-length": 7}, {"max-length-bytes": 18}], ids=str)
+def test_a_queue_that_rejects_publishes_gathers_them_as_any_other_until_it_has_a_limit(
+    limit: dict[str, Any],
+) -> None:
+    """Quorum queues that keep their dead letters have such an overflow, and mostly no limit."""
+    node, session = broker()
+    rejecting = commands.Queue.Declare(queue="open", arguments={"x-overflow": "reject-publish"})
+    session.receive(frame(rejecting), 0)
+    session.receive(b"".join(chain.from_iterable(publish(b"1" * n, "open") for n in range(1, 6))), 0)
+    assert [len(part) for part in node.queue("open").gathered.parts] == [5]
+    node.broker.apply(d.Put(d.Policy(vhost="/", name="p", pattern="^open$", definition=limit)))
+    node.broker.refresh_policies()
+    session.receive(b"".join(chain.from_iterable(publish(b"2" * n, "open") for n in range(1, 6))), 0)
+    node.flush(session)
+    assert (len(node.messages()["open"]), session.counters.confirm) == (7, 7)
+
+
 def test_a_message_larger_than_the_limit_closes_its_channel() -> None:
     node, session = broker()
     head = wire.frame(wire.FRAME_HEADER, 1, b"\0\x3c\0\0" + (1 << 40).to_bytes(8, "big") + b"\0\0")
