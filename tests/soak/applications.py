@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from leveret.testing.applications.contents import content_of
 from leveret.testing.network.ports import LOOPBACK
@@ -29,7 +30,7 @@ _SEGMENT_BYTES: Final = 1_000_000
 _STREAM_MESSAGES: Final = 60
 _EXPIRY_MS: Final = 300
 _PATIENCE_S: Final = 10.0
-_FAILURES: Final = (pika.exceptions.AMQPError, OSError, httpx.HTTPError, LookupError, AssertionError)
+_FAILURES: Final = (pika.exceptions.AMQPError, AMQPConnectorException, OSError, httpx.HTTPError)
 
 
 class Place(NamedTuple):
