@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from leveret.config.sections.tls import TlsOptions
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.identities import UpstreamIdentities
@@ -30,6 +30,7 @@ from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.driver import Transfer, UntransferredRecords
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import UpstreamSource
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.certificates import CertificateAuthority, Issued
 from leveret.testing.sites.standby_archive import transfer
@@ -343,10 +344,8 @@ def test_links_are_encrypted_and_the_upstream_is_verified(
     assert_all_is_there_once(tmp_path / "standby", upstream)
 
 
-def _server(issued: Issued) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certfile, issued.keyfile)
-    return context
+def _server(issued: Issued) -> ListenerTls:
+    return ListenerTls(TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile), "ssl_options")
 
 
 @pytest.mark.story

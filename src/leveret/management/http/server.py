@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +34,7 @@ from leveret.management.request.other_nodes import answer_by
 from leveret.management.request.single_node import cluster_of
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Accepted, Acceptor, ProtocolEndpoint
-from leveret.runtime.sockets.tls import server_context
+from leveret.runtime.sockets.tls import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -190,16 +189,16 @@ class ManagementServer:
         logger.info("metrics_listening address=%s path=%s", self.metrics_address, settings.path)
         return listener
 
-    def _listen_with_tls(self) -> tuple[socket.socket, ssl.SSLContext] | None:
+    def _listen_with_tls(self) -> tuple[socket.socket, ListenerTls] | None:
         """The socket of the port with TLS, if it is configured."""
         settings = self._settings
         if settings.tls_port is None:
             return None
-        context = server_context(settings.tls, "management.ssl")
+        tls = ListenerTls(settings.tls, "management.ssl")
         listener = _listen(Address(settings.tls_ip, settings.tls_port), "management.ssl")
         self.tls_address = Address(settings.tls_ip, listener.getsockname()[1])
         logger.info("management_tls_listening address=%s", self.tls_address)
-        return listener, context
+        return listener, tls
 
     async def stop(self) -> None:
         """Finish running requests, for a few seconds, and close both listeners."""
@@ -225,7 +224,7 @@ class ManagementServer:
         app: ASGIApp,
         kind: ListenerKind,
         listener: socket.socket,
-        context: ssl.SSLContext | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         own = self._settings
         deadlines = HttpDeadlines(
@@ -251,11 +250,11 @@ class ManagementServer:
         )
 
         def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
-            endpoint = ProtocolEndpoint(kind, lambda _: peer(), deadlines.request_s, context, limits)
+            endpoint = ProtocolEndpoint(kind, lambda _: peer(), deadlines.request_s, tls, limits)
             is_public = kind is ListenerKind.HTTP
             if is_public:
-                self._endpoints[context is not None] = endpoint
-            name = "http" if context is None else "https"
+                self._endpoints[tls is not None] = endpoint
+            name = "http" if tls is None else "https"
             return Acceptor(
                 listener,
                 endpoint,

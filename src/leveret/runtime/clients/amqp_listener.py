@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -19,6 +18,7 @@ from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import in_slices, time_slice
 from leveret.runtime.sockets.acceptor import ProtocolEndpoint
 from leveret.runtime.sockets.listening import Listening
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
 
@@ -78,8 +78,8 @@ class AmqpListener:
         """The addresses with TLS."""
         return self.listening.tls_addresses
 
-    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen on one more address, port 0 takes a free one; with TLS if a context is given.
+    async def start(self, address: str, port: int, tls: ListenerTls | None = None) -> None:
+        """Listen on one more address, port 0 takes a free one; with TLS if it is given.
 
         Raises:
             LeveretError: the address cannot be used.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import Final
 
 from leveret.config.kinds import Address
@@ -12,6 +11,7 @@ from leveret.runtime.clients.stream_host import StreamHost
 from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.runtime.sockets.acceptor import ProtocolEndpoint
 from leveret.runtime.sockets.listening import Listening
+from leveret.runtime.sockets.tls import ListenerTls
 
 BACKLOG: Final = 1024
 """The most clients that the system lets wait to be accepted."""
@@ -63,8 +63,8 @@ class StreamListener:
         """The ports of all addresses."""
         return [address.port for address in self.addresses]
 
-    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen on one more address, with TLS if a context is given.
+    async def start(self, address: str, port: int, tls: ListenerTls | None = None) -> None:
+        """Listen on one more address, with TLS if it is given.
 
         Port 0 takes a free one.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +17,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
 from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.link_handshake import (
     HandshakeDeclined,
     HandshakeMessage,
@@ -85,12 +85,12 @@ class LinkListener(ABC):
 
     # -- begin and end ------------------------------------------------------------------------
 
-    def listen(self, at: Address, tls: ssl.SSLContext | None, *, peers: str) -> None:
-        """Listen, with TLS if there is a context for it.
+    def listen(self, at: Address, tls: ListenerTls | None, *, peers: str) -> None:
+        """Listen, with TLS if it is given.
 
         Args:
             at: the address; port 0 takes a free one.
-            tls: the TLS context; None for plain connections.
+            tls: the TLS; None for plain connections.
             peers: for whom it listens, in an error.
 
         Raises:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
@@ -54,7 +53,7 @@ from leveret.runtime.process.proc import used_memory_bytes
 from leveret.runtime.process.work_slices import in_slices, others_first, result_of
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.sockets.connection_budget import process_sockets
-from leveret.runtime.sockets.tls import server_context
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.runtime.standby.downstream import StandbyDownstream
 from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.standby.rejoin import Rejoin
@@ -150,7 +149,7 @@ class Node:
         self._cluster_side: ClusterSide | None = None
         self._opened = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ListenerTls | None = None
         self._wire_broker()
         self._wire_sites()
         self._wire_engine()
@@ -327,7 +326,7 @@ class Node:
         """
         # Before everything else: the operator has to mend an unusable certificate.
         if self.config.listeners.amqp_tls or self.config.streams.listeners_tls:
-            self._tls = server_context(self.config.tls, "ssl_options")
+            self._tls = ListenerTls(self.config.tls, "ssl_options")
         self._definitions.compact_at_start()
         await others_first()
         await self._unless_failed(self._restore())

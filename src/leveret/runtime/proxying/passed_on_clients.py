@@ -100,7 +100,7 @@ class PassedOnClients:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 early,
-                endpoint.tls,
+                endpoint.tls.context(),
                 server_side=True,
                 ssl_handshake_timeout=endpoint.timeout_s,
                 ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from typing import Final
 
 from leveret.config.kinds import Address
@@ -14,6 +13,7 @@ from leveret.runtime.link.listening import LinkListener, accept_passed_on
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import LeaderState
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.link_handshake import REPLICATION, LeaderHandshake, ProvenFollower, refusal
 from leveret.wire.link import LinkError
 
@@ -45,8 +45,8 @@ class ReplicationListener(LinkListener):
         self._leading = leading
         self._ticking: asyncio.Task[None] | None = None
 
-    async def start(self, ip: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Listen, with TLS if there is a context for it.
+    async def start(self, ip: str, port: int, tls: ListenerTls | None) -> None:
+        """Listen, with TLS if it is given.
 
         Raises:
             LeveretError: the address is not available.

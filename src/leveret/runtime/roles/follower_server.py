@@ -25,7 +25,7 @@ from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.sent_node import LeaderState
-from leveret.runtime.sockets.tls import server_context
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.open_segments import OutOfDescriptors
 
@@ -127,7 +127,7 @@ class FollowerServer:
             LeveretError: the address, or a certificate, cannot be used.
         """
         settings = self._settings
-        tls = server_context(settings.tls, TLS) if settings.tls.certfile else None
+        tls = ListenerTls(settings.tls, TLS) if settings.tls.certfile else None
         await self.listener.start(ip, settings.port, tls)
 
     async def close(self) -> None:

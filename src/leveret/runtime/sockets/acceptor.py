@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 from leveret.core.rules.descriptors import NO_LISTENER_LIMITS, ListenerKind, ListenerLimits
 from leveret.runtime.process.outcomes import outcome_of
 from leveret.runtime.sockets.connection_budget import ConnectionBudget, ConnectionSlot, process_sockets
-from leveret.runtime.sockets.tls import handshake_failure
+from leveret.runtime.sockets.tls import ListenerTls, handshake_failure
 from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
 
 logger = logging.getLogger(__name__)
@@ -56,14 +55,14 @@ class ProtocolEndpoint(NamedTuple):
         kind: the kind of listener whose share of descriptors they use.
         protocol: makes the object that serves a connection.
         timeout_s: the longest time for the PROXY header, and again for the TLS handshake after it.
-        tls: the TLS context; None for plain connections.
+        tls: the TLS; None for plain connections.
         limits: the limits in the settings.
     """
 
     kind: ListenerKind
     protocol: MakeProtocol
     timeout_s: float
-    tls: ssl.SSLContext | None = None
+    tls: ListenerTls | None = None
     limits: ListenerLimits = NO_LISTENER_LIMITS
 
 
@@ -174,7 +173,8 @@ class Acceptor:
                 proxied = parse(await _read_header(accepted))
         arrived = Accepted(proxied, slot)
         passed_on = self._detour(arrived)
-        tls = self._endpoint.tls if passed_on is None else None
+        secured = self._endpoint.tls if passed_on is None else None
+        tls = secured.context() if secured is not None else None
         making = self._loop.create_task(
             self._loop.connect_accepted_socket(
                 lambda: self._endpoint.protocol(arrived) if passed_on is None else passed_on,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
+from leveret.runtime.sockets.tls import ListenerTls
 
 
 class _Place(NamedTuple):
     address: Address
-    tls: ssl.SSLContext | None
+    tls: ListenerTls | None
 
 
 class Listening:
@@ -51,8 +51,8 @@ class Listening:
         """The addresses with TLS."""
         return [place.address for place in self._places if place.tls is not None]
 
-    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> Address:
-        """Listen on one more address, with TLS if a context is given; port 0 takes a free one.
+    async def start(self, address: str, port: int, tls: ListenerTls | None = None) -> Address:
+        """Listen on one more address, with TLS if it is given; port 0 takes a free one.
 
         While suspended, listening begins with the next `resume`.
 
@@ -67,8 +67,8 @@ class Listening:
         """The way in with or without TLS; None if no such socket listens now."""
         if self.is_suspended or not self._servers:
             return None
-        contexts = (place.tls for place in self._places if (place.tls is not None) is is_tls)
-        return next((self._endpoint._replace(tls=tls) for tls in contexts), None)
+        ways = (place.tls for place in self._places if (place.tls is not None) is is_tls)
+        return next((self._endpoint._replace(tls=tls) for tls in ways), None)
 
     def occupied(self, addresses: Iterable[Address]) -> str:
         """Why one of these addresses cannot be listened on now; empty if all can, or if this object listens."""

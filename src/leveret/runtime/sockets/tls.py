@@ -1,7 +1,10 @@
-"""TLS contexts from settings: a server's for every listener with TLS, and a client's for nodes that connect to one.
+"""TLS from settings: a server's for every listener with TLS, and a client's for nodes that connect to one.
 
 Certificates are read when a listener opens: an error then stops the start and names the setting, the file and the
 reason. Renewed files are used without a restart; an error in them goes to the log, and the earlier ones stay in use.
+
+A resumed session is not verified again: it has the certificate of the handshake that began it, and with TLS 1.3 each
+resumption may bring a new ticket. So tickets are bound to the files in use, and a listener that verifies gives none.
 """
 
 from __future__ import annotations
@@ -23,17 +26,6 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 30.0
 """Renewed files are used within this time, by the first client after it."""
 _SHOWN: Final = {"TLSv1.2": "tlsv1.2", "TLSv1.3": "tlsv1.3"}
-
-
-def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
-    """A context for accepting TLS clients, which follows changes of its files; `prefix` names the settings in errors.
-
-    Raises:
-        ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
-    """
-    context = _read(options, prefix)
-    context.sni_callback = _Renewal(options, prefix)
-    return context
 
 
 def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
@@ -58,25 +50,33 @@ def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
     return context
 
 
-class _Renewal:
-    """Checks for changed files when a handshake begins, in which OpenSSL allows another context."""
+class ListenerTls:
+    """The TLS of a listener, which follows changes of its files.
+
+    A change makes a new context, and with it new keys for tickets: no session of a former context can be resumed. A
+    context that were exchanged within the handshake would go on with the tickets of the first one, and so let in a peer
+    whose authority is no longer trusted.
+    """
 
     def __init__(self, options: TlsOptions, prefix: str) -> None:
-        """Begin with the files as they were read."""
+        """Read the files; `prefix` names the settings in errors.
+
+        Raises:
+            ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
+        """
         self._options = options
         self._prefix = prefix
-        self._newest: ssl.SSLContext | None = None
         self._stamps = _stamps(options)
+        self._newest = _read(options, prefix)
         self._looked_at_s = time.monotonic()
 
-    def __call__(self, peer: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
-        """Give this handshake the newest certificate and authorities."""
+    def context(self) -> ssl.SSLContext:
+        """The context for the next connection, with the newest certificate and authorities."""
         now_s = time.monotonic()
         if now_s - self._looked_at_s >= LOOK_EVERY_S:
             self._looked_at_s = now_s
             self._look()
-        if self._newest is not None:
-            peer.context = self._newest
+        return self._newest
 
     def _look(self) -> None:
         stamps = _stamps(self._options)
@@ -136,6 +136,10 @@ def _ask_peers(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> Non
         return
     _trust(context, options, prefix)
     context.verify_mode = ssl.CERT_REQUIRED if options.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+    # An expired certificate would last for as long as its peer comes back. Without tickets TLS 1.3 resumes nothing,
+    # and TLS 1.2 only sessions that this process has kept, two hours from their begin at most.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
 
 
 def _trust(context: ssl.SSLContext, options: TlsOptions, prefix: str) -> None:

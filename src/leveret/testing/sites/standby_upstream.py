@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from isal.isal_zlib import crc32
 from pamqp import header
 
 from leveret.runtime.clients.stream_listener import StreamListener
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.testing.applications.contents import content_of, for_pamqp
 from leveret.testing.sites.stream_host import FakeRecoveryQueue, FakeServedLog, FakeStreamHost
 from leveret.wire.chunk import (
@@ -189,7 +189,7 @@ class StandbyUpstream:
         return [body for _, body in self.host.queues.get((vhost, queue), FakeRecoveryQueue()).stored]
 
     @contextmanager
-    def serving(self, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    def serving(self, port: int = 0, tls: ListenerTls | None = None) -> Iterator[int]:
         """Serve on loopback for the block, with TLS or without; cut every connection at its end."""
         loop = asyncio.new_event_loop()
         listener = StreamListener(self.host)

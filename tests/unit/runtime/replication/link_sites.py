@@ -23,6 +23,7 @@ from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.sent_node import LeaderState
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
@@ -102,7 +103,7 @@ class LeaderSite:
     def _unreadable(self, name: str, error: StorageError) -> None:
         self.damaged.add(name)
 
-    async def start(self, tls: ssl.SSLContext | None = None) -> NodeUri:
+    async def start(self, tls: ListenerTls | None = None) -> NodeUri:
         await self.listener.start("127.0.0.1", 0, tls)
         assert self.listener.address is not None
         return NodeUri("tls" if tls else "tcp", *self.listener.address)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import random
 import shutil
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from leveret.runtime.link.listening import UNPROVEN_MAX
 from leveret.runtime.replication import inbound, listener
 from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.replication.sent_node import SentNode
-from leveret.runtime.sockets.tls import client_context, server_context
+from leveret.runtime.sockets.tls import ListenerTls, client_context
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.uvloop
 
 @asynccontextmanager
 async def leading(
-    directory: Path, tls: ssl.SSLContext | None = None
+    directory: Path, tls: ListenerTls | None = None
 ) -> AsyncIterator[tuple[LeaderSite, NodeUri]]:
     """A leader that listens."""
     leader = LeaderSite(directory / "leader", random.Random(1))
@@ -48,10 +47,10 @@ async def leading(
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> ListenerTls:
     issued = CertificateAuthority(tmp_path_factory.mktemp("certificates")).issue("leader")
     options = TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile)
-    return server_context(options, "replication.ssl_options")
+    return ListenerTls(options, "replication.ssl_options")
 
 
 async def connect(uri: NodeUri, octets: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -67,7 +66,7 @@ async def end_of(reader: asyncio.StreamReader) -> None:
             pass
 
 
-async def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.SSLContext) -> None:
+async def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ListenerTls) -> None:
     """A health check that connects and goes must not use up the links that the listener takes."""
     async with leading(tmp_path, tls) as (leader, uri):
         for octets in (b"", GREETING, b"\x16\x03\x01\x00\x05hello"):
@@ -81,7 +80,7 @@ async def test_who_speaks_no_tls_leaves_nothing_behind(tmp_path: Path, tls: ssl.
 @pytest.mark.parametrize("speaks_tls", [True, False])
 @pytest.mark.parametrize("octets", [b"", GREETING + LENGTH.pack(100)])
 async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
-    tmp_path: Path, tls: ssl.SSLContext, octets: bytes, speaks_tls: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tls: ListenerTls, octets: bytes, speaks_tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "BEAT_S", 0.05)
     monkeypatch.setattr(listening, "HANDSHAKE_TIMEOUT_S", 0.2)
@@ -99,13 +98,13 @@ async def test_who_does_not_say_who_it_is_is_sent_away_and_all_goes_on(
 
 
 async def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
-    tmp_path: Path, tls: ssl.SSLContext
+    tmp_path: Path, tls: ListenerTls
 ) -> None:
     """It needs no secret to pass the handshake on, and could change what it likes behind it."""
     errors: list[str] = []
     async with leading(tmp_path, tls) as (leader, uri):
         between = await asyncio.start_server(
-            lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls
+            lambda reader, writer: pass_on(uri, reader, writer), "127.0.0.1", 0, ssl=tls.context()
         )
         host, port = between.sockets[0].getsockname()
         direct = FollowerSite(tmp_path / "direct", uri, tls=lambda: client_context(TlsOptions(), "x"))

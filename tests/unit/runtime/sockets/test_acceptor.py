@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-import ssl
 import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,10 +14,12 @@ from unittest.mock import patch
 import pytest
 import uvloop
 
+from leveret.config.sections.tls import TlsOptions
 from leveret.core.rules.descriptors import LEAST, NO_LISTENER_LIMITS, ListenerKind, divide
 from leveret.runtime.sockets import acceptor
 from leveret.runtime.sockets.acceptor import Acceptor, ProtocolEndpoint, listen
 from leveret.runtime.sockets.connection_budget import ALARM_S, ConnectionBudget
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority, available
@@ -211,10 +212,9 @@ async def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     sockets = ConnectionBudget(divide(LEAST))
     tally = sockets.tallies[ListenerKind.AMQP]
     listening = listen(LOOPBACK, 0)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certfile, issued.keyfile)
+    secured = ListenerTls(TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile), "ssl_options")
     server = Acceptor(
-        listening, ProtocolEndpoint(ListenerKind.AMQP, lambda _: Left(), 1.0, context), sockets=sockets
+        listening, ProtocolEndpoint(ListenerKind.AMQP, lambda _: Left(), 1.0, secured), sockets=sockets
     )
     silent = connect(listening)
     with connect(listening) as peer:
@@ -247,14 +247,13 @@ def test_a_protocol_that_has_its_connection_as_the_listener_closes_learns_of_the
 
     async def visit() -> None:
         listening = listen(LOOPBACK, 0)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(issued.certfile, issued.keyfile)
+        secured = ListenerTls(TlsOptions(certfile=issued.certfile, keyfile=issued.keyfile), "ssl_options")
         trusting = authority.client_context()
         trusting.check_hostname = False
         servers.append(
             Acceptor(
                 listening,
-                ProtocolEndpoint(ListenerKind.AMQP, lambda _: Told(), 10, context if with_tls else None),
+                ProtocolEndpoint(ListenerKind.AMQP, lambda _: Told(), 10, secured if with_tls else None),
             )
         )
         _, writer = await asyncio.open_connection(

@@ -13,7 +13,7 @@ import pytest
 from leveret.config.sections.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.runtime.sockets import tls
-from leveret.runtime.sockets.tls import client_context, server_context
+from leveret.runtime.sockets.tls import ListenerTls, client_context
 from leveret.testing.servers.certificates import CertificateAuthority, Issued, available
 from leveret.wire.tls import limit
 
@@ -33,6 +33,10 @@ def server(authority: CertificateAuthority) -> Issued:
 @pytest.fixture
 def options(server: Issued) -> TlsOptions:
     return TlsOptions(certfile=server.certfile, keyfile=server.keyfile)
+
+
+def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
+    return ListenerTls(options, prefix).context()
 
 
 def test_versions_and_verification_are_as_set(options: TlsOptions, server: Issued) -> None:
@@ -174,16 +178,75 @@ def test_renewed_files_are_taken_without_a_restart_and_broken_ones_are_not(
     first, second = authority.issue("first"), authority.issue("second")
     options = TlsOptions(certfile=tmp_path / "server.pem", keyfile=tmp_path / "server.key")
     renew(options, first)
-    context = server_context(options, "ssl_options")
+    listener = ListenerTls(options, "ssl_options")
     renew(options, second)
-    assert shown_to_a_client(context, authority) == "first", "looked at before its time"
+    assert shown_to_a_client(listener.context(), authority) == "first", "looked at before its time"
     monkeypatch.setattr(tls, "LOOK_EVERY_S", 0.0)
-    assert shown_to_a_client(context, authority) == "second"
+    assert shown_to_a_client(listener.context(), authority) == "second"
     renew(options, replace(first, keyfile=second.keyfile))
-    assert shown_to_a_client(context, authority) == "second"
+    assert shown_to_a_client(listener.context(), authority) == "second"
     assert "certificates_not_renewed setting=ssl_options" in caplog.text
     renew(options, first)
-    assert shown_to_a_client(context, authority) == "first"
+    assert shown_to_a_client(listener.context(), authority) == "first"
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_is_not_resumed_once_the_authority_of_its_certificate_is_gone(
+    authority: CertificateAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion
+) -> None:
+    """A resumed session is not verified again, so its client would stay as long as it comes back."""
+    monkeypatch.setattr(tls, "LOOK_EVERY_S", 0.0)
+    other = CertificateAuthority(tmp_path)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.cacertfile.read_bytes() + other.cacertfile.read_bytes())
+    issued = authority.issue("resumed", names="DNS:localhost")
+    listener = ListenerTls(
+        TlsOptions(
+            certfile=issued.certfile,
+            keyfile=issued.keyfile,
+            verify="verify_peer",
+            cacertfile=trusted,
+            fail_if_no_peer_cert=True,
+        ),
+        "ssl_options",
+    )
+    stranger = other.issue("stranger")
+    client = authority.client_context()
+    client.load_cert_chain(stranger.certfile, stranger.keyfile)
+    client.minimum_version = client.maximum_version = version
+    session = handshake(listener, client, None)
+    assert handshake(listener, client, session) is not None, "while it is trusted"
+    trusted.write_bytes(authority.cacertfile.read_bytes())
+    with pytest.raises(ssl.SSLError, match=r"certificate verify failed"):
+        handshake(listener, client, session)
+
+
+def test_a_listener_that_verifies_gives_no_tickets(options: TlsOptions, server: Issued) -> None:
+    """A ticket would outlast its client's certificate, and bring another one whenever it is used."""
+    verifying = replace(options, verify="verify_peer", cacertfile=server.cacertfile)
+    context = server_context(verifying, "ssl_options")
+    assert (context.num_tickets, bool(context.options & ssl.OP_NO_TICKET)) == (0, True)
+    assert server_context(options, "ssl_options").num_tickets > 0
+
+
+def handshake(
+    listener: ListenerTls, client: ssl.SSLContext, session: ssl.SSLSession | None
+) -> ssl.SSLSession | None:
+    """Both ends agree, in memory, and say an octet to each other; the client's session.
+
+    Raises:
+        ssl.SSLError: the listener refuses the client.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = listener.context().wrap_bio(to_server, to_client, server_side=True)
+    asking = client.wrap_bio(to_client, to_server, server_hostname="localhost", session=session)
+    for _ in range(4):
+        for end in (asking, serving):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    serving.write(b"x")
+    assert asking.read() == b"x"
+    return asking.session
 
 
 # --- the side that connects ----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from leveret.runtime.link.credentials import NodeCredentials
 from leveret.runtime.link.heartbeat import LinkHeartbeat
 from leveret.runtime.link.listening import AcceptClient, LinkListener, accept_passed_on
 from leveret.runtime.link.peer import LinkPeer, Receiver
-from leveret.runtime.sockets.tls import server_context
+from leveret.runtime.sockets.tls import ListenerTls
 from leveret.session.link_handshake import (
     CLUSTER,
     HandshakeMessage,
@@ -88,7 +88,7 @@ class ClusterListener(LinkListener):
             LeveretError: the address cannot be bound, or the certificate cannot be read.
         """
         settings = self._settings
-        tls = server_context(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
+        tls = ListenerTls(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
         self.listen(Address(settings.bind, settings.port), tls, peers="the other nodes of the cluster")
 
     @property

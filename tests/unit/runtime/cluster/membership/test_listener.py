@@ -15,7 +15,7 @@ from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.link import listening
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.sockets.tls import client_context, server_context
+from leveret.runtime.sockets.tls import ListenerTls, client_context
 from leveret.session.link_handshake import SecretsDiffer
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
@@ -178,7 +178,7 @@ async def between(node: Node, settings: Cluster) -> AsyncIterator[int]:
             {asyncio.create_task(pump(reader, far[1])), asyncio.create_task(pump(far[0], writer))}
         )
 
-    context = server_context(settings.tls, "x")
+    context = ListenerTls(settings.tls, "x").context()
     async with await asyncio.start_server(visit, LOOPBACK, 0, ssl=context) as server:
         yield server.sockets[0].getsockname()[1]
     for task in remote_methods:
