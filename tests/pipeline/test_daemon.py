@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import struct
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,6 +21,9 @@ from tests.pipeline.conftest import OF_EXECUTORS
 
 pytestmark = pytest.mark.spark
 
+TIMEOUT_S = 20.0
+RPC_REQUEST = 3
+
 
 def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSession) -> None:
     def seen(number: int) -> tuple[str, list[str], int]:
@@ -28,6 +33,18 @@ def test_a_worker_begins_with_what_it_needs_loaded_once_for_all(spark: SparkSess
     assert place == pyspark.__file__, "with its bytecode beside it, not in a zip"
     assert loaded == list(LOADED)
     assert frozen > 50_000, "no garbage collection looks at them"
+
+
+def test_who_does_not_know_the_secret_of_the_run_is_not_listened_to_by_its_driver(
+    spark: SparkSession,
+) -> None:
+    """Every user of the machine reaches its port, and it reads what it is sent as Java's objects."""
+    port = int(spark.sparkContext.getConf().get("spark.driver.port") or 0)
+    request = struct.pack(">BqI", RPC_REQUEST, 1, 20) + bytes(20)
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as stranger:
+        stranger.sendall(struct.pack(">q", 8 + len(request)) + request)
+        answer = stranger.recv(4096)
+    assert b"Expected SaslMessage" in answer
 
 
 def test_the_workers_of_a_transfer_and_of_a_recovery_are_forked_from_one_daemon(spark: SparkSession) -> None:

@@ -14,9 +14,12 @@ from typing import Any, Final
 import msgspec
 
 MASK: Final = "(secret)"
-_SECRET_KEY: Final = re.compile(
-    r"passw(or)?d|passphrase|secret|token|credential|(private|access|account|api|shared).?key", re.IGNORECASE
+SECRET_NAMES: Final = (
+    r"(?i)passw(or)?d|passphrase|secret|token|credential|(private|access|account|api|shared).?key"
+    r"|(?<![a-z])sas(?![a-z])"
 )
+"""Names of fields and settings that may hold a password or a key, as a regular expression of Python and of Java."""
+_SECRET_KEY: Final = re.compile(SECRET_NAMES)
 _WORD: Final = re.compile(r"\S+")
 _BEFORE_PASSWORD: Final = re.compile(r"(?<=[A-Za-z0-9+.-])://[^/?#@\s:]*:(?!\d{1,5}[/?#])")
 """What stands before a password in a URI; a number in its place may be a port. Values may be as long as a request's

@@ -20,8 +20,8 @@ SECRET = "hunter2"
         ({"password": SECRET, "username": "u"}, {"password": MASK, "username": "u"}),
         ({"deep": [{"Secret-Access-Key": SECRET}]}, {"deep": [{"Secret-Access-Key": MASK}]}),
         (
-            {"aws_access_key_id": SECRET, "accountKey": SECRET},
-            {"aws_access_key_id": MASK, "accountKey": MASK},
+            {"aws_access_key_id": SECRET, "accountKey": SECRET, "fs.azure.sas.c": SECRET, "disaster": "seen"},
+            {"aws_access_key_id": MASK, "accountKey": MASK, "fs.azure.sas.c": MASK, "disaster": "seen"},
         ),
         ({"auth_token": SECRET, "passphrase": SECRET}, {"auth_token": MASK, "passphrase": MASK}),
         (f"amqp://u:{SECRET}@h:5672/v", f"amqp://u:{MASK}@h:5672/v"),

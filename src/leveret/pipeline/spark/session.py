@@ -8,7 +8,6 @@ would silently override `spark-submit --master`.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from leveret.model.secrets import SECRET_NAMES, names_secret
 from leveret.pipeline.files.files import Place, locked, make_directory
 from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark import daemon
@@ -44,8 +44,12 @@ _ALWAYS: Final = {
     # a promotion, which would wait more than a second for theirs.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Spark's own expression lets the keys of Azure's stores through, to its event log and its pages.
+    "spark.redaction.regex": SECRET_NAMES,
 }
 _LOCAL: Final = {
+    # The driver's ports are on loopback, which every user of the machine reaches; Spark makes a secret for each run.
+    "spark.authenticate": "true",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
@@ -70,8 +74,8 @@ _WORKERS: Final = {
 }
 """The environment of Spark's Python workers."""
 LOCK_TIMEOUT_S: Final = 30.0
-_SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
-"""Settings that may hold passwords and keys; none is needed to launch the JVM."""
+_ENVIRONMENT: Final = "spark.executorEnv."
+"""Before a variable of the workers on other machines, which may hold anything."""
 
 
 def empty_scratch(work_dir: Path, name: str) -> Path:
@@ -119,11 +123,11 @@ def start_session(
         choose_python(settings.python, os.environ)
         package = pack(scratch)
         take_along(package, os.environ)
-        conf = {f"spark.executorEnv.{name}": value for name, value in _WORKERS.items()} | conf
+        conf = {f"{_ENVIRONMENT}{name}": value for name, value in _WORKERS.items()} | conf
     conf = {"spark.app.name": app_name} | ({} if master is None else {"spark.master": master}) | conf
     try:
         # Process lists show the JVM's command line, so secrets are passed to the running JVM instead.
-        shown = _spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)})
+        shown = _spark_conf({key: conf[key] for key in conf if not _may_hold_secret(key)})
         gateway = launch_gateway(shown)  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway), options=conf)
     except (PySparkException, Py4JError) as error:
@@ -166,6 +170,11 @@ def _of_this_machine(scratch: Path, java_home: Path, jvm_options: str) -> dict[s
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {archive} {jvm_options}",
     }
+
+
+def _may_hold_secret(key: str) -> bool:
+    """Whether a setting may hold a password or a key; none of these is needed to launch the JVM."""
+    return key.startswith(_ENVIRONMENT) or names_secret(key)
 
 
 def _spark_conf(conf: dict[str, str]) -> SparkConf:

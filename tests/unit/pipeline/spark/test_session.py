@@ -8,6 +8,7 @@ import pytest
 from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 
+from leveret.model.secrets import SECRET_NAMES
 from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark import session
 from leveret.pipeline.spark.errors import SparkFailed
@@ -41,8 +42,15 @@ def test_what_spark_is_launched_with_has_no_secrets_in_it(
 
     monkeypatch.setattr(session, "launch_gateway", launch)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    conf = {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.executorEnv.A": "hush", "spark.a": "seen"}
+    hidden = (
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net",
+        "spark.hadoop.fs.azure.sas.container.store.blob.core.windows.net",
+        "spark.executorEnv.A",
+    )
+    conf = dict.fromkeys(hidden, "hush") | {"spark.a": "seen"}
     with pytest.raises(SparkFailed):
         session.start_session("transfer", SparkSettings(conf=conf), tmp_path)
     assert ("spark.a", "seen") in shown
     assert "hush" not in dict(shown).values()
+    assert dict(shown)["spark.redaction.regex"] == SECRET_NAMES, "so that its event log has none either"
