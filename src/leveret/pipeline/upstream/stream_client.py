@@ -32,7 +32,7 @@ from leveret.model.errors import (
 )
 from leveret.model.host_port import host_and_port
 from leveret.pipeline.jobs.tls import reason_of
-from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection, is_deliver
+from leveret.pipeline.upstream.stream_connection import REFUSALS, ConnectionLost, StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.staged_segment import STAGED_STREAM_PREFIX
@@ -345,7 +345,8 @@ class StreamClient:
                 continue
             command = link.receive(frame)
             if isinstance(command, MetadataUpdate) and command.stream == stream:
-                raise NotFound(f"stream {stream} at {link.peer} went away (code {command.code})")
+                refusal = REFUSALS.get(command.code, NotFound)
+                raise refusal(f"stream {stream} at {link.peer} went away (code {command.code})")
             if isinstance(command, CreditResponse):
                 raise PeerError(f"{link.peer} declines credit with code {command.code}")
 

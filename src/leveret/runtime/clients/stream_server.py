@@ -364,15 +364,18 @@ class StreamServer:
         may_promise = barrier is None or barrier.committed() >= 0
         return coverage_of(vhost, log, self._broker, self._collector, may_promise=may_promise)
 
+    def may_recover(self, user: str) -> bool:
+        """See StreamAuthority: this node's own recovery jobs and administrators may."""
+        existing = self._broker.definitions.by_kind["users"].get((user,))
+        return user in self._authority.internal or "administrator" in getattr(existing, "tags", ())
+
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest | ForwardingIngest:
-        """See StreamHost: for this node's own recovery jobs and for administrators."""
-        broker = self._authority.broker
-        existing = broker.definitions.by_kind["users"].get((user,))
-        if user not in self._authority.internal and "administrator" not in getattr(existing, "tags", ()):
+        """See StreamHost."""
+        if not self.may_recover(user):
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
         ingest = self._ingest((vhost, queue))
         if self.recovery_port is not None:
-            return ForwardingIngest(broker, (vhost, queue), ingest, self.recovery_port)
+            return ForwardingIngest(self._broker, (vhost, queue), ingest, self.recovery_port)
         ingest.check()
         return ingest
 

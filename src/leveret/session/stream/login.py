@@ -37,11 +37,12 @@ def _credentials(command: wire.SaslAuthenticate) -> tuple[str, str]:
     """Raises LeveretError: the response is malformed."""
     if command.mechanism == AMQPLAIN:
         return amqplain(command.data)
-    _, _, proof = command.data.partition(b"\0")
-    username, separator, password = proof.partition(b"\0")
-    if not separator:
-        raise LeveretError(f"{PLAIN} without user name and password")
-    return username.decode(errors="replace"), password.decode(errors="replace")
+    identity, *proof = command.data.split(b"\0")
+    if identity or len(proof) != 2:
+        raise LeveretError(f"response to {PLAIN} is not an empty identity, user and password")
+    # Octets that are not UTF-8 are wrong credentials, as at RabbitMQ's stream listener.
+    username, password = (each.decode(errors="replace") for each in proof)
+    return username, password
 
 
 def place(session: StreamSession) -> tuple[str, int]:

@@ -98,8 +98,16 @@ def credit(session: StreamSession, command: wire.Credit) -> None:
     subscription = session.subscriptions.get(command.subscription)
     if subscription is None:
         session.send(wire.CreditResponse(Code.SUBSCRIPTION_ID_UNKNOWN, command.subscription))
-    else:
-        subscription.credit += command.credit
+        return
+    if subscription.stream == OUTGOING_STREAM:
+        # It has all messages of the vhost, and its reader stays for months: a permission that is taken from a standby
+        # ends its transfer. Readers of streams keep what they have begun, as consumers of queues do.
+        try:
+            session.require_readable(OUTGOING_STREAM)
+        except LeveretError as error:
+            gone(session, OUTGOING_STREAM, error)
+            return
+    subscription.credit += command.credit
 
 
 def consumer_update(session: StreamSession, number: int, active: bool) -> None:

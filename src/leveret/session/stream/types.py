@@ -238,8 +238,11 @@ class StreamAuthority(Protocol):
     def log_coverage(self, user: str, vhost: str) -> LogCoverage:
         """As `outgoing_log`: how it stands."""
 
+    def may_recover(self, user: str) -> bool:
+        """Whether the user may publish recovered messages."""
+
     def recovery_queue(self, user: str, vhost: str, queue: str) -> SequenceBook:
-        """AccessRefused, NotFound."""
+        """AccessRefused: the user may not recover. NotFound."""
 
     def staged_queue(self, user: str, vhost: str, queue: str) -> StagedBook:
         """As `recovery_queue`, for segments."""

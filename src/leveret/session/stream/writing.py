@@ -127,7 +127,6 @@ def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> 
     """Publish to a stream; the messages of one read are one batch."""
     _, ids, entries, records, filters = decode_published(frame)
     octets = len(frame)
-    session.unstored_bytes += octets
     last = session.effects[-1] if session.effects else None
     if (
         isinstance(last, StoreBatch)
@@ -136,11 +135,22 @@ def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> 
     ):
         last.batch.extend(ids, entries, records, filters or set())
         last.octets += octets
-    elif ids:
+        session.unstored_bytes += octets
+    elif ids and _may_write(session, publisher):
         batch = StreamBatch(publisher.reference.encode(), ids, entries, records, filters)
         session.effects.append(StoreBatch(publisher, batch, octets))
-    else:
-        session.unstored_bytes -= octets
+        session.unstored_bytes += octets
+    elif ids:
+        fail(session, publisher.number, ids, Code.ACCESS_REFUSED)
+
+
+def _may_write(session: StreamSession, publisher: StreamPublisher) -> bool:
+    """Whether the user may still write to the stream: a publisher may last for months."""
+    try:
+        session.require("write", publisher.queue)
+    except AccessRefused:
+        return False
+    return True
 
 
 def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> None:
@@ -151,6 +161,8 @@ def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -
     if len(runs) < len(published.ids):
         # Compressed; taking a part of the frame would break the order.
         fail(session, publisher.number, published.ids, Code.PRECONDITION_FAILED)
+    elif not session.authority.may_recover(session.user):
+        fail(session, publisher.number, published.ids, Code.ACCESS_REFUSED)
     elif runs:
         octets = sum([len(run.data) for run in runs])
         session.unstored_bytes += octets

@@ -415,9 +415,13 @@ class FakeStreamHost:
         log = self.outgoing_log(user, vhost)
         return LogCoverage(log.writer, log.committed_offset, 0, 0)
 
+    def may_recover(self, user: str) -> bool:
+        """Return whether the user is one of `administrators`."""
+        return user in self.administrators
+
     def recovery_queue(self, user: str, vhost: str, queue: str) -> FakeRecoveryQueue:
         """Return the queue; make it if it is missing."""
-        if user not in self.administrators:
+        if not self.may_recover(user):
             raise AccessRefused(f"user '{user}' may not recover messages: not an administrator")
         return self.queues.setdefault((vhost, queue), FakeRecoveryQueue())
 

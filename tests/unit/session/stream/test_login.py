@@ -32,6 +32,12 @@ def test_amqplain_is_a_table_of_name_and_password() -> None:
     assert (peer.session.user, peer.session.state) == ("guest", StreamConnectionState.TUNING)
 
 
+@pytest.mark.parametrize("data", [b"root\0guest\0guest", b"\0guest\0guest\0", b"\0guest", b"guest"])
+def test_plain_has_no_other_identity_and_nothing_behind_the_password(data: bytes) -> None:
+    """As over AMQP 0-9-1, and as RabbitMQ 3.10.8 answers."""
+    assert log_in(Peer(FakeStreamHost(mechanisms=ALL)), "PLAIN", data)[1] == Code.SASL_ERROR
+
+
 @pytest.mark.parametrize("data", [b"", b"\x05LOGINS\0\0\0\x05guest", AMQPLAIN[:-1]])
 def test_a_malformed_table_is_an_error_of_the_exchange(data: bytes) -> None:
     assert log_in(Peer(FakeStreamHost(mechanisms=ALL)), "AMQPLAIN", data)[1] == Code.SASL_ERROR

@@ -6,6 +6,7 @@ from leveret.model.errors import NotFound
 from leveret.session.stream.types import KeepOffset, SteppedDown, Subscribed
 from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.chunk import Attribute, decode_header, encode_attribute, encode_trailer
+from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, CommandKey
 from leveret.wire.stream.fields import CommandVersions, OffsetSpec, OffsetType
@@ -203,3 +204,15 @@ def test_a_stream_that_is_gone_is_told_once_and_takes_readers_and_publishers_wit
     peer.session.stream_gone("s", NotFound("it was deleted"))
     assert peer.output() == [wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, "s")]
     assert (peer.session.subscriptions, peer.session.publishers, peer.session.streams) == ({}, {}, set())
+
+
+def test_a_standby_whose_permission_is_taken_away_gets_no_more_of_the_outgoing_log() -> None:
+    """It reads for months, and all messages of the vhost come this way."""
+    host = FakeStreamHost()
+    peer = Peer(host).opened()
+    request = wire.Subscribe(1, 1, OUTGOING_STREAM, OffsetSpec(OffsetType.FIRST), 1, {})
+    assert peer.ask(request, wire.SubscribeResponse).code == Code.OK
+    assert peer.send(wire.Credit(1, 1)) == []
+    host.unreadable.add(("guest", "/"))
+    assert peer.send(wire.Credit(1, 1)) == [wire.MetadataUpdate(Code.ACCESS_REFUSED, OUTGOING_STREAM)]
+    assert not peer.session.subscriptions

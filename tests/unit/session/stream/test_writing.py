@@ -35,6 +35,32 @@ def test_publishing_needs_the_write_permission(peer: Peer) -> None:
     assert peer.ask(query, wire.QueryPublisherSequenceResponse).code == Code.ACCESS_REFUSED
 
 
+def test_a_publisher_whose_permission_is_taken_away_writes_no_more(peer: Peer) -> None:
+    """Its connection may last for months."""
+    declare(peer)
+    peer.send_octets(published(1))
+    assert [each.ids for each in writes(peer)] == [[1]]
+    peer.host.refused = {("guest", "write", "s")}
+    assert peer.send_octets(published(2)) == [wire.PublishError(1, [FailedPublish(2, Code.ACCESS_REFUSED)])]
+    assert writes(peer) == []
+    assert peer.session.takes_more
+    peer.host.refused = set()
+    peer.send_octets(published(3))
+    assert [each.ids for each in writes(peer)] == [[3]]
+
+
+def test_who_is_no_administrator_any_more_recovers_nothing_more(peer: Peer) -> None:
+    queue = RECOVERY_STREAM_PREFIX + "orders"
+    declare(peer, reference="r", stream=queue)
+    peer.host.administrators.discard("guest")
+    assert peer.send_octets(published(5)) == [wire.PublishError(1, [FailedPublish(5, Code.ACCESS_REFUSED)])]
+    assert peer.effects == []
+
+
+def published(number: int) -> bytes:
+    return wire.Publish(1, [(number, b"x")], []).encode()
+
+
 def test_a_stream_that_another_node_leads_takes_publishers_while_it_has_a_leader() -> None:
     stream = FakeStream()
     stream.is_replica, stream.is_readable, stream.is_writable = True, False, False
