@@ -77,6 +77,7 @@ class Tree:
         epochs: the epochs of logs with one of their own, by name: queues' in a cluster.
         receivers: the receivers of changes, in the order in which they get each change.
         logs: every durable log that is open, by name.
+        unreadable: the logs on disk that the node could not open, until they are opened after all, or deleted.
         open_segments: the open segments of all these logs.
         removed: what was removed below the data directory.
     """
@@ -93,6 +94,7 @@ class Tree:
         self.epochs: dict[str, int] = {}
         self.receivers: list[ChangeReceiver] = []
         self.logs: dict[str, Log] = {}
+        self.unreadable: set[str] = set()
 
     # -- logs ---------------------------------------------------------------------------------
 
@@ -117,7 +119,9 @@ class Tree:
 
     def opened(self, log: Log) -> None:
         """See LogOwner."""
-        self.logs[self.name_of(log.directory)] = log
+        name = self.name_of(log.directory)
+        self.logs[name] = log
+        self.unreadable.discard(name)
 
     def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
         """See LogOwner."""
@@ -134,6 +138,7 @@ class Tree:
         name = self.name_of(log.directory)
         self.logs.pop(name, None)
         self.epochs.pop(name, None)
+        self.unreadable.discard(name)
         for receiver in self.receivers:
             receiver.deleted(name)
 

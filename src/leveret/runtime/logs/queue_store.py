@@ -206,7 +206,9 @@ class QueueStore:
             return log
         except StorageError as damage:
             # Finding the error may take long, so not every read tries.
-            self._unreadable[epoch] = elapsed_ms(), damage
+            now_ms = elapsed_ms()
+            recent = {each: it for each, it in self._unreadable.items() if now_ms - it[0] < TRY_AGAIN_MS}
+            self._unreadable = recent | {epoch: (now_ms, damage)}
             raise
 
     def _note_read(self, epoch: int, log: Log) -> None:

@@ -522,8 +522,8 @@ class Node:
         self.engine.gone(queue, error)
         return True
 
-    async def open_all_logs(self) -> dict[str, StorageError]:
-        """Open every log that no queue has opened, for followers; return the errors of the others, by name."""
+    async def open_all_logs(self) -> None:
+        """Open every log that no queue has opened, for followers; the others are the tree's `unreadable`."""
         already = set(self.tree.logs)
         unreadable: dict[str, StorageError] = {}
         await result_of(self.tree.opening_all(unreadable))
@@ -533,7 +533,7 @@ class Node:
                 self.commits.appended(log)
         for name, error in unreadable.items():
             logger.error("log_not_replicated log=%s error=%s", name, error)
-        return unreadable
+        self.tree.unreadable.update(unreadable)
 
     def copy_gone(self, log: Log, error: Corrupt) -> bool:
         """Handle lost files of a log; return whether it is a mirror's copy, which is fetched again."""

@@ -52,7 +52,6 @@ class FollowerServer:
         own: LinkEnd,
         elected: ElectedNode | None,
         recorded: frozenset[str],
-        unreadable: set[str],
         met: Callable[[ProvenFollower], bool],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         accept_client: AcceptClient,
@@ -66,7 +65,6 @@ class FollowerServer:
             own: the node's end of links, with the secret that followers have to prove.
             elected: the election in etcd, if there is one; it stores the in-sync record.
             recorded: the nodes in that record; promises wait for them too.
-            unreadable: the names of logs that cannot be read.
             met: called with every connecting node; returns whether it, or the node it follows, replaced this one.
             answer: answers the followers' questions.
             accept_client: see sent_node.LeaderState.
@@ -78,7 +76,6 @@ class FollowerServer:
         self._is_member = config.cluster.is_member
         self._identity = own.identity
         self._elected = elected
-        self._unreadable = unreadable
         self._met = met
         self._is_closed = False
         served = node()
@@ -175,7 +172,7 @@ class FollowerServer:
         """See sent_node.LeaderState."""
         node = self._node()
         damaged = {log_name(queue) for queue in node.broker.queues.values() if queue.damage is not None}
-        return {name for name in self._unreadable if name not in node.tree.logs} | damaged
+        return node.tree.unreadable | damaged
 
     def _log_unreadable(self, name: str, error: StorageError) -> None:
         """See sent_node.LeaderState: take an unreadable queue or stream down.

@@ -292,8 +292,8 @@ class Roles:
         self.identity.note_whole(passive_node.stored_logs(node))
         self._identity.save()
         if self._settings.bind is not None:
-            unreadable = await node.open_all_logs()
-            await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
+            await node.open_all_logs()
+            await self._listen(self._settings.bind, recorded=recorded)
         await node.open()
         if self.elected is None:
             self._leaderships.notify_former_leaders(self.own_uri())
@@ -307,16 +307,15 @@ class Roles:
             self._leaderships.take_lead(raises_epoch=False, epoch=0)
             node, self.role = self._build(), "leader"
             self.node = node
-            unreadable: set[str] = set()
             if self._settings.bind is not None:
                 # First: promises then wait for mirrors and for followers.
-                self.follower_server = self._followers_of(node, recorded=frozenset(), unreadable=unreadable)
+                self.follower_server = self._followers_of(node, recorded=frozenset())
             coordinator = attach(node)
             await node.recover()
             # Not before: it has no users yet, and its queues no messages. From `begin` on other nodes expect answers.
             self.on_node(node)
             if self.follower_server is not None:
-                unreadable.update(await node.open_all_logs())
+                await node.open_all_logs()
             await coordinator.begin()
             if self.follower_server is not None:
                 await self.follower_server.open(str(self._settings.bind))
@@ -350,12 +349,12 @@ class Roles:
         self.node, self.role = node, role
         self.on_node(node)
 
-    async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
+    async def _listen(self, ip: str, *, recorded: frozenset[str]) -> None:
         """Accept followers."""
-        self.follower_server = self._followers_of(self.node, recorded=recorded, unreadable=unreadable)
+        self.follower_server = self._followers_of(self.node, recorded=recorded)
         await self.follower_server.open(ip)
 
-    def _followers_of(self, node: Node, *, recorded: frozenset[str], unreadable: set[str]) -> FollowerServer:
+    def _followers_of(self, node: Node, *, recorded: frozenset[str]) -> FollowerServer:
         """Have the node's promises wait for followers, none of which is accepted yet."""
         return FollowerServer(
             lambda: self.node,
@@ -364,7 +363,6 @@ class Roles:
             own=self._link_end(role=self.role),
             elected=self.elected,
             recorded=recorded,
-            unreadable=unreadable,
             met=self._met,
             answer=self.inspection.answer,
             accept_client=self.passed_on_clients.accept_client,
@@ -434,7 +432,7 @@ class Roles:
         passive_node.show(node, self.identity, self._note_incomplete, is_ones_own=clustered is not None)
         self._note_lost_logs(node)
         if role == "follower" and self._settings.bind is not None:
-            await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+            await self._listen(self._settings.bind, recorded=frozenset())
         if self.proxy is not None:
             await self.proxy.open()
 

@@ -623,3 +623,18 @@ def test_a_segment_that_is_begun_for_a_mirror_holds_a_chunk_and_tells_of_epochs_
     store.restart()
     assert (store.queue.message_count, store.queue.next_offset) == (0, 5)
     assert store.queue.chunk_epochs.ends == {5: 2, 6: 3, 8: 5}
+
+
+def test_that_a_log_could_not_be_read_is_remembered_for_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a queue that was deleted it was remembered for good (2026-12-01)."""
+    site = Store(tmp_path)
+    site.store.home.has_log = lambda epoch: True
+    for epoch in range(8, 12):
+        monkeypatch.setattr(store_module, "elapsed_ms", lambda epoch=epoch: epoch * store_module.TRY_AGAIN_MS)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="missing"):
+                site.store.log_of(epoch)
+    assert list(site.store._unreadable) == [11]
+    site.store.close()

@@ -20,8 +20,11 @@ from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.tree import Tree
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
+from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.core.broker.test_broker import no_read
 from tests.unit.runtime.replication.link_sites import link_end, unheard
+from tests.unit.storage.logs import append_often, make
+from tests.unit.storage.places import flip
 
 SETTINGS = {"replication.bind": LOOPBACK, "replication.port": "0", "replication.min_in_sync": "1"}
 
@@ -40,7 +43,6 @@ class Site:
             own=link_end(IdentityFile(directory)),
             elected=None,
             recorded=frozenset(),
-            unreadable={"outgoing/v"},
             met=self._meets,
             answer=unheard,
             accept_client=lambda by, peer: pytest.fail("a client came"),
@@ -91,7 +93,33 @@ async def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: P
     other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
     site.follower_server.listener._leading.hand_over(other, 2)
     assert [(each.epoch, each.leader_id) for each in site.met] == [(2, other.node_id)]
-    assert site.follower_server.listener._leading.damaged() == {"outgoing/v"}
+    await site.close()
+
+
+async def test_a_log_that_cannot_be_read_is_left_out_until_it_is_copied_again_or_deleted(
+    tmp_path: Path,
+) -> None:
+    """Also while the new copy is closed for a moment, as its leader changes (2026-12-01)."""
+    copied, deleted = "queues/0000000000000001", "queues/0000000000000002"
+    for name in (copied, deleted):
+        damaged = make(tmp_path / name).open()
+        append_often(damaged, 2, size=10)
+        damaged.close()
+        flip(tmp_path / name, segment=0, position=HEADER_BYTES + 5)
+    site = Site(tmp_path, leads=True)
+    left_out, tree = site.follower_server.listener._leading.damaged, site.node.tree
+    await site.node.open_all_logs()
+    found = [left_out()]
+    tree.put_away(copied, tmp_path / "divergent")
+    found.append(left_out())
+    log = tree.log(tmp_path / copied).open()
+    found.append(left_out())
+    log.close()
+    del tree.logs[copied]
+    found.append(left_out())
+    tree.log(tmp_path / deleted).delete()
+    found.append(left_out())
+    assert found == [{copied, deleted}, {copied, deleted}, {deleted}, {deleted}, set()]
     await site.close()
 
 
