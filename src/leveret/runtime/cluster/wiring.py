@@ -138,7 +138,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     broker.nodes = lambda: max(1, len(member.cluster_view().members))
 
     # Changes for the other nodes.
-    publication = DefinitionsPublication(member, broker, locations.first, locations.unrecorded)
+    publication = DefinitionsPublication(member, broker, locations.first, placement_controller.unrecorded)
     port = ClusterPort(
         member.store.holds_lease_now,
         roles,

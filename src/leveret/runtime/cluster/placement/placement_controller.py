@@ -138,6 +138,12 @@ class PlacementController:
         self._locations.recorded(key)
         self._due.follow(key)
 
+    def unrecorded(self, definition: d.Queue) -> None:
+        """See definitions_publication: of a queue that has no record by now, nothing else tells this node the end."""
+        self._locations.unrecorded(definition)
+        if definition.key not in self._state.placements:
+            self._due.follow(definition.key)
+
     def node_changed(self, name: str) -> None:
         """Look at all queues that a node has, or that are led here, because the node came or went."""
         me = self._cluster_view().me

@@ -174,7 +174,9 @@ class World:
         broker: Any = SimpleNamespace(
             queues=self.queues, deletions=SimpleNamespace(delete_when_writable=self.deleted.extend)
         )
-        places: Any = SimpleNamespace(policy=lambda definition: self.policy, recorded=lambda key: None)
+        places: Any = SimpleNamespace(
+            policy=lambda definition: self.policy, recorded=lambda key: None, unrecorded=lambda queue: None
+        )
         store: Any = self.store
         self.due = DueQueues()
         self.placement_controller = PlacementController(
@@ -355,6 +357,21 @@ async def test_what_was_replaced_is_not_followed_any_more() -> None:
     assert any("b" in each for each in world.hands.waits[Q].sets)
     await world.rest()
     assert world.hands.waits[Q].sets == (frozenset("b"),)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_the_end_of_a_queue_that_never_had_a_record_is_followed(is_recorded: bool) -> None:
+    """It was deleted before its record was written; its confirms waited for its mirrors for good (2026-12-01)."""
+    world = World()
+    await at_rest(world)
+    if is_recorded:
+        world.records(placed())
+        await world.rest()
+    followed = list(world.hands.followed)
+    world.placement_controller.unrecorded(d.Queue(name="q", vhost="/", epoch=7))
+    await world.rest()
+    assert is_recorded == bool(followed)
+    assert world.hands.followed == (followed or [None])
 
 
 async def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -> None:
