@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pika
@@ -187,6 +188,19 @@ def test_a_queue_that_refuses_takes_again_when_there_is_room(channel: Any, name:
     assert take(channel, name, auto_ack=True).body == b"1"
     publish(channel, name, b"4")
     assert drain(channel, name) == [b"2", b"4"]
+
+
+@pytest.mark.parametrize(("kind", "left"), [("classic", [b"1"]), ("quorum", [b"2"])])
+def test_a_quorum_queue_drops_its_oldest_messages_where_refused_ones_were_to_be_dead_lettered(
+    channel: Any, name: str, kind: str, left: list[bytes]
+) -> None:
+    arguments = {"x-queue-type": kind, "x-max-length": 1, "x-overflow": "reject-publish-dlx"}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    with suppress(pika.exceptions.NackError):
+        publish(channel, name, b"1", b"2")
+    assert drain(channel, name) == left
+    channel.queue_delete(name)
 
 
 def confirms_of(peer: Peer, queue: str, *bodies: bytes) -> dict[int, str]:

@@ -18,7 +18,7 @@ Stream = tuple[int, int, str]
 Events = dict[Stream, list[Any]]
 
 _CHOSEN: Final = re.compile(r"amq\.(?:gen|ctag)-[\w-]+")
-_REPLY_NAME: Final = re.compile(r"amq\.rabbitmq\.reply-to\.[\w.=+/-]+")
+_REPLY_NAME: Final = re.compile(r"amq\.rabbitmq\.reply-to\.[\w.=+/@-]+")
 _NUMBER_TYPES: Final = re.compile(
     r"(type '|field type |acceptable_type,|integer, got )"
     r"(?:byte|short|signedint|long|unsignedbyte|unsignedshort|unsignedint|float|double)"

@@ -3,7 +3,8 @@
 Settings come from three places: the arguments of the declaration, the policy that applies to the queue, and the
 operator policy that applies to it. The two policies are merged first (`policies`). Of an argument and the merged
 policies the smaller number counts, and the argument for anything else. Two exceptions: for a stream the policy always
-counts; for a quorum queue the policy counts for overflow and expiry. These are RabbitMQ's rules.
+counts; for a quorum queue the policy counts for overflow and expiry, and `reject-publish-dlx` is the default,
+`drop-head`. These are RabbitMQ's rules.
 """
 
 from __future__ import annotations
@@ -134,6 +135,9 @@ def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSe
             values[field] = _effective(kind, key, argument, policy)
     if "max_age_ms" in values:
         values["max_age_ms"] = interval_ms(values["max_age_ms"])
+    if kind == QUORUM and values.get("overflow") == REJECT_PUBLISH_DLX:
+        # It is accepted, and such queues do not know it.
+        values["overflow"] = DROP_HEAD
     if values.get("delivery_limit", 0) < 0:
         values["delivery_limit"] = None
     values |= _remote_confirm(policies)

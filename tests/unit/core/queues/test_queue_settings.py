@@ -53,6 +53,8 @@ def test_a_setting_comes_from_an_argument_or_a_policy(
         ("quorum", "delivery-limit", "delivery_limit", 3, 5, 3),
         ("quorum", "expires", "expires_ms", 3, 5, 5),
         ("quorum", "overflow", "overflow", "drop-head", "reject-publish", "reject-publish"),
+        ("quorum", "overflow", "overflow", "reject-publish-dlx", None, "drop-head"),
+        ("quorum", "overflow", "overflow", "reject-publish", "reject-publish-dlx", "drop-head"),
         ("quorum", "dead-letter-exchange", "dead_letter_exchange", "own", "policy", "own"),
         ("stream", "max-length-bytes", "max_length_bytes", 3, 5, 5),
         ("stream", "consumer-timeout", "consumer_timeout_ms", 3, 5, 3),

@@ -82,5 +82,6 @@ async def test_all_else_has_its_turn_while_a_followed_node_opens_its_logs(monkey
         looking.cancel()
         monkeypatch.undo()
         await site.kill()
-    assert len(opened) == len(logs) == QUEUES and not site.node.tree.unreadable
+    assert len(opened) == len(logs) == QUEUES
+    assert not site.node.tree.unreadable
     assert max(after - before for before, after in pairwise(turns)) == 1
