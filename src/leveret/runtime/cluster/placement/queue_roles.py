@@ -167,6 +167,7 @@ class QueueRoles:
         if placement is None or (queue is not None and queue.epoch == placement.epoch):
             # The records of earlier queues have ended.
             for before in self._queues.take_replaced(key):
+                self._sources.let_go(before)
                 await self._copies.discard(before)
         if placement is None or queue is None or queue.epoch != placement.epoch:
             return
@@ -561,7 +562,12 @@ class QueueRoles:
         """See local_queues.LocalQueues."""
         queue = self._queues.handed_over.pop(key, None)
         stands = self._broker.queues.get(key)
-        if queue is not None and stands is not None and stands.epoch == queue.epoch:
+        if queue is None:
+            return
+        if stands is None or stands.epoch != queue.epoch:
+            # It was deleted here meanwhile; its log stays until etcd has the deletion.
+            self._queues.step_down(queue)
+        else:
             self._broker.replace_queue(queue)
             self._forwarding.led_here(stands, queue)
             self._collector.resume([queue])

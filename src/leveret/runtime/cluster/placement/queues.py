@@ -77,8 +77,8 @@ class ClusterQueues:
             # queue that was led here.
             self._keys.pop(before, None)
             self.complete.discard(before)
-            record = self.records.get(key)
-            if record is not None and record.leader != self._me:
+            record, was_handed_over = self.records.get(key), self._end_hand_over(key)
+            if was_handed_over or (record is not None and record.leader != self._me):
                 self._replaced.setdefault(key, []).append(before)
         self.names[key], self._keys[name] = name, key
         return name
@@ -88,7 +88,10 @@ class ClusterQueues:
         self.complete.keep(self._keys)
 
     def take_replaced(self, key: QueueKey) -> list[str]:
-        """Return, once, the logs of earlier queues of that name that other nodes led: their copies are of no use."""
+        """Return, once, the logs of earlier queues of that name that the engine does not remove: others led them.
+
+        Or this node was handing them over when they were deleted.
+        """
         return self._replaced.pop(key, [])
 
     def log_of(self, key: QueueKey, placement: Placement) -> str:
@@ -105,15 +108,20 @@ class ClusterQueues:
     def forget(self, key: QueueKey) -> str | None:
         """Forget a deleted queue and its log; return the log's name, if it has one."""
         name = self.names.pop(key, None)
-        led = self.handed_over.pop(key, None)
-        if led is not None:
-            # The engine deletes the placeholder, and knows nothing of this one.
-            self.step_down(led)
+        self._end_hand_over(key)
         self.records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
             self.complete.discard(name)
         return name
+
+    def _end_hand_over(self, key: QueueKey) -> bool:
+        """Close the log of a deleted queue that was being handed over; return whether there was one."""
+        led = self.handed_over.pop(key, None)
+        if led is not None:
+            # The engine deletes the placeholder, and knows nothing of this one.
+            self.step_down(led)
+        return led is not None
 
     def key_of(self, name: str) -> QueueKey | None:
         """See LogTable."""

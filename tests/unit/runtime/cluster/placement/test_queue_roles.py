@@ -264,6 +264,21 @@ async def test_the_hand_over_of_a_queue_that_is_deleted_meanwhile_waits_for_noth
     assert ended == [queue], "its log is closed"
 
 
+async def test_a_queue_that_is_declared_anew_while_it_is_handed_over_leaves_no_log_and_no_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, keeping = kept_at(tmp_path / "a")
+    answers = await promised(keeping, node)
+    ended: list[Any] = []
+    monkeypatch.setattr(keeping._queues, "step_down", ended.append)
+    keeping._queues.handed_over[KEY] = before = keeping.known[KEY]
+    keeping.known[KEY] = anew = RemoteQueue(d.Queue(name="q", vhost="/", epoch=9), "b")
+    keeping.declared(anew.definition, Placement(9, "b", "b1", 1, ("c",), ("c",)))
+    await keeping.follow(KEY, keeping.placements[KEY])
+    assert (ended, answers, [*node.sources.led]) == ([before], [True], [])
+    assert not node.tree.path_of(NAME).exists()
+
+
 @pytest.mark.parametrize("has_followed_the_end", [True, False])
 async def test_a_mirror_that_declares_its_queue_anew_keeps_nothing_of_the_one_before(
     tmp_path: Path, has_followed_the_end: bool
@@ -614,13 +629,14 @@ async def test_a_node_that_hands_many_queues_over_does_not_wait_for_each_slow_co
 
 
 async def test_a_queue_that_was_declared_anew_during_a_hand_over_is_not_replaced_by_the_one_before(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeping = Keeper(Node(tmp_path / "a"))
-    keeping._queues.handed_over[KEY] = queue_of(8)
+    keeping, ended = Keeper(Node(tmp_path / "a")), list[Any]()
+    monkeypatch.setattr(keeping._queues, "step_down", ended.append)
+    keeping._queues.handed_over[KEY] = before = queue_of(8)
     keeping.known[KEY] = queue_of(9)
     keeping.take_back(KEY)
-    assert keeping._queues.handed_over == {}
+    assert (ended, keeping._queues.handed_over) == ([before], {})
 
 
 async def test_what_a_queue_handed_out_is_told_once_it_is_handed_over_and_can_be_known(
