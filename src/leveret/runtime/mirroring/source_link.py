@@ -186,6 +186,8 @@ class SourceLink(SourceLinkBase):
         log("mirror_disconnected node=%s reason=%s", self.node, error or "it closed the link")
         for name in list(self.streams):
             self.end(name)
+        # The listener forgets a link when the next one comes, which may be days later.
+        self.wanted.clear()
         self.leader.ended(self)
 
     # -- heartbeats ---------------------------------------------------------------------------

@@ -101,6 +101,17 @@ async def test_what_a_full_mirror_lacks_is_logged_once_until_it_has_it(
     await node.stop()
 
 
+def test_a_link_that_has_ended_names_no_log_any_more(tmp_path: Path) -> None:
+    """Its listener keeps it until the next link comes (2026-12-01)."""
+
+    def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
+        wanted = set(link.wanted)
+        link.ended(None)
+        assert (wanted, link.wanted) == ({NAME}, set())
+
+    play(tmp_path, story)
+
+
 def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
     def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
         assert describe == []
