@@ -29,10 +29,11 @@ _GETS_MAX: Final = 10
 class SimulatedChurner(PatientApplication):
     """Declares, replaces and deletes queues of a fleet that other applications may declare and delete, too."""
 
-    def __init__(self, *args: Any, fleet: Fleet) -> None:
-        """Begin idle."""
+    def __init__(self, *args: Any, fleet: Fleet, replaces: bool = False) -> None:
+        """Begin idle; one that `replaces` queues mostly does that."""
         super().__init__(*args)
         self._fleet = fleet
+        self._replaces = replaces
         self._booked = fleet.books
         self._exclusive: list[str] = []
 
@@ -50,6 +51,8 @@ class SimulatedChurner(PatientApplication):
             self._replace_exchange: 0.5,
             self._get_some: 3,
         }
+        if self._replaces:
+            actions |= {self._replace: 12, self._delete_some: 0.3}
         await self.answer(client, commands.Exchange.Declare(0, self._fleet.exchange, "fanout", durable=True))
         try:
             for _ in range(self.random.randint(1, _ACTIONS_MAX)):

@@ -53,6 +53,7 @@ class Fleet:
     """See the module.
 
     Attributes:
+        name: its own name, which is in the names of its queues.
         books: the books of the run.
         size: the most queues at a time.
         names: the queues that somebody has asked for, and that nobody has asked to delete since, oldest first.
@@ -62,12 +63,12 @@ class Fleet:
 
     def __init__(self, name: str, books: ChurnBooks, size: int) -> None:
         """Begin without queues."""
+        self.name = name
         self.books = books
         self.size = size
         self.names: list[str] = []
         self.doubtful: list[str] = []
         self.bound: list[str] = []
-        self._name = name
         self._numbers: Counter[str] = Counter()
         self.exchange = ""
         self.new_exchange()
@@ -80,7 +81,7 @@ class Fleet:
     def fresh(self, kind: str) -> str:
         """Return a name that was never used."""
         self._numbers[kind] += 1
-        return f"{kind}.{self._name}.{self._numbers[kind]}"
+        return f"{kind}.{self.name}.{self._numbers[kind]}"
 
     def add(self, kind: str) -> str:
         """Return the name of a new queue of this kind."""

@@ -119,19 +119,19 @@ class SimulatedOperator:
 
     def at(
         self, node: SimulatedNode, command: Callable[[], Coroutine[Any, Any, object]]
-    ) -> asyncio.Task[None]:
-        """Run a command at a node; it may fail, end with the node, or not even begin."""
+    ) -> asyncio.Task[bool]:
+        """Run a command at a node, and return whether it succeeded; it may end with the node, or not even begin."""
         assert node.process is not None
         return node.process.spawn(_patiently(command))
 
     def set_policy(
         self, node: SimulatedNode, name: str, pattern: str, definition: dict[str, Any]
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Task[bool]:
         """Set a policy at a node."""
         policy = d.Policy(vhost="/", name=name, pattern=pattern, definition=definition, apply_to="queues")
         return self.change(node, d.Put(policy))
 
-    def change(self, node: SimulatedNode, *changes: d.Change) -> asyncio.Task[None]:
+    def change(self, node: SimulatedNode, *changes: d.Change) -> asyncio.Task[bool]:
         """Change definitions at a node; the deletion of what is not there has no effect."""
         roles = node.roles
         assert roles is not None
@@ -150,7 +150,9 @@ class SimulatedOperator:
         return random.choice(opened) if opened else None
 
 
-async def _patiently(command: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _patiently(command: Callable[[], Coroutine[Any, Any, object]]) -> bool:
     with suppress(LeveretError, TimeoutError, OSError):
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):
             await command()
+            return True
+    return False

@@ -8,7 +8,7 @@ in etcd, no directory on a disk, no mention in a table of a node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -33,12 +33,15 @@ from leveret.testing.simulation.applications.fleet import KINDS, Fleet, kind_of
 from leveret.testing.simulation.applications.operator import NeverConverged
 from leveret.testing.simulation.applications.patience import PatientApplication
 from leveret.testing.simulation.applications.publishers import PublishingPace
+from leveret.testing.simulation.applications.replacer import SimulatedReplacer
 from leveret.testing.simulation.applications.vhost_owner import SimulatedVhostOwner
 from leveret.testing.simulation.machine.waiting import wait_until
 from leveret.testing.simulation.nodes.node import SimulatedNode
 from leveret.testing.simulation.worlds.churn_rest import ChurnRest
+from leveret.testing.simulation.worlds.churn_situations import REPLACED, ReplacedQueues
 from leveret.testing.simulation.worlds.cluster import KEYS, PLACEMENTS, ClusterWorld
 from leveret.testing.simulation.worlds.placements import decoded
+from leveret.testing.simulation.worlds.situations import SITUATIONS
 from leveret.testing.simulation.worlds.world import REST_TIMEOUT_S, PossibleFault
 
 HEALTHY: Final = 0.25
@@ -49,6 +52,10 @@ SIZES: Final = (4, 10, 40, 110)
 """The most queues of a fleet."""
 SMALL_SIZES: Final = (4, 10, 30)
 """The same with five nodes, each of which follows each queue."""
+REPLACING: Final = 0.4
+"""The share of runs in which the same names are deleted and declared again most of the time."""
+REPLACED_SIZE: Final = 8
+"""The most queues of a fleet in such a run."""
 BUSY_MAX: Final = 6
 _OPERATOR: Final = ("policy", "no policy", "move", "rebalance")
 
@@ -59,7 +66,10 @@ class ChurnWorld(ClusterWorld):
     Attributes:
         booked: the books, as this world has them.
         is_healthy: whether only an operator is at work.
+        replaces: whether the same names are deleted and declared again most of the time.
     """
+
+    situations = frozenset((*SITUATIONS, *REPLACED))
 
     def __init__(self, *args: Any, **given: Any) -> None:
         """Choose the run's size, and whether there are faults."""
@@ -69,12 +79,21 @@ class ChurnWorld(ClusterWorld):
         super().__init__(*args, **given)
         assert isinstance(self.books, ChurnBooks)
         self.booked: ChurnBooks = self.books
-        self.is_healthy = kind.random() < HEALTHY
+        self.is_healthy = kind.random() < HEALTHY and not given.get("often")
         if self.is_healthy:
             self.often = ""
         self._fleets: list[Fleet] = []
         self._recorded_epochs: set[int] = set()
         self._kind = kind
+        again = Random(f"again {seed}")
+        self.replaces = again.random() < REPLACING or given.get("often") in REPLACED
+        self._replacers: dict[str, SimulatedReplacer] = {}
+        if self.replaces and not self.is_healthy and not given.get("often"):
+            self.often = again.choice(("", *REPLACED))
+
+    def make_situations(self) -> ReplacedQueues:
+        """See ClusterWorld."""
+        return ReplacedQueues(self)
 
     def make_books(self) -> ChurnBooks:
         """See SimulatedWorld."""
@@ -87,9 +106,8 @@ class ChurnWorld(ClusterWorld):
             self._add_follower(self.nodes[0])
         self._look_at_leaders()
         for number in range(self._kind.randint(1, 2)):
-            fleet = Fleet(
-                f"f{number}", self.booked, self._kind.choice(SIZES if self.size == 3 else SMALL_SIZES)
-            )
+            size = self._kind.choice(SIZES if self.size == 3 else SMALL_SIZES)
+            fleet = Fleet(f"f{number}", self.booked, min(size, REPLACED_SIZE) if self.replaces else size)
             self._fleets.append(fleet)
             for make in self._crew(fleet):
                 self.applications.append(make())
@@ -101,7 +119,8 @@ class ChurnWorld(ClusterWorld):
         consuming = ConsumingHabit(0.6, 0.2, prefetch=kind.choice((1, 3, 10)), commits=kind.random() < 0.5)
         given = users.given
         crew: list[Callable[[], SimulatedApplication]] = [
-            *[lambda: SimulatedChurner(*given("o"), fleet=fleet)] * kind.randint(1, 3),
+            *[lambda: SimulatedChurner(*given("o"), fleet=fleet, replaces=self.replaces)]
+            * kind.randint(1, 3),
             *[lambda: FleetPublisher(*given("p"), fleet=fleet, pace=pace)] * kind.randint(1, 3),
             *[lambda: FleetConsumer(*given("c"), fleet=fleet, habit=consuming)] * kind.randint(0, 3),
         ]
@@ -109,9 +128,17 @@ class ChurnWorld(ClusterWorld):
             crew.append(lambda: FleetTransactions(*given("t"), fleet=fleet, pace=pace))
         if kind.random() < 0.5:
             crew.append(lambda: FleetReader(*given("r"), fleet=fleet))
-        if kind.random() < 0.4:
-            crew.append(lambda: SimulatedVhostOwner(*given("v"), operator=self.operator))
+        if kind.random() < 0.4 or self.replaces:
+            crew.append(
+                lambda: SimulatedVhostOwner(*given("v"), operator=self.operator, replaces=self.replaces)
+            )
+        if self.replaces:
+            crew.append(lambda: self._replacer_of(fleet))
         return crew
+
+    def _replacer_of(self, fleet: Fleet) -> SimulatedReplacer:
+        replacer = self._replacers[fleet.name] = SimulatedReplacer(*self.users.given("w"), fleet=fleet)
+        return replacer
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -128,6 +155,16 @@ class ChurnWorld(ClusterWorld):
     def _remove_policy(self, node: SimulatedNode) -> None:
         if node.is_open:
             self.operator.change(node, d.Delete("policies", ("/", "ha")))
+
+    def replace(self, names: Collection[str]) -> Callable[[], bool]:
+        """See ReplacingWorld."""
+        asked = [each.replace(names) for each in self._replacers.values()]
+        return lambda: all(is_answered() for is_answered in asked)
+
+    def declare_crowd(self) -> None:
+        """See ReplacingWorld."""
+        if self._replacers:
+            self.random.choice(list(self._replacers.values())).declare_crowd()
 
     def watched(self) -> dict[tuple[str, str], Placement]:
         """See ClusterWorld."""
@@ -155,6 +192,28 @@ class ChurnWorld(ClusterWorld):
             if isinstance(write, PutKey) and write.key.startswith(PLACEMENTS)
         )
         super()._recorded(transaction)
+        if not self.etcd_stops.locked():
+            self._judge_pairs(transaction)
+
+    def _judge_pairs(self, transaction: StoreTransaction) -> None:
+        """Check that etcd has the definition and the record of each queue of a transaction, of one life, or neither."""
+        entries = self.etcd.state.entries
+        for key in filter(None, (KEYS.parse(write.key) for write in transaction.writes)):
+            queue = key.names[1:] if key.names[:1] == ("queues",) else key.names
+            if key.family not in ("definitions", "placements") or len(queue) != 2:
+                continue
+            stored = entries.get(KEYS.definition("queues", queue))
+            definition = d.decode_change(stored.value) if stored is not None else None
+            placed = entries.get(KEYS.placement(*queue))
+            record = decoded(placed.value).epoch if placed is not None else 0
+            match definition:
+                case None if not record:
+                    continue
+                case d.Put(d.Queue(epoch=epoch)) if epoch == record:
+                    continue
+            self.fault = self.fault or BooksFault(
+                f"unpaired: etcd has for queue {queue[1]} the definition {definition}, and the record of life {record}"
+            )
 
     def promised(self, node: str, batch: ConfirmBatch, queues: list[Queue]) -> None:
         """See SimulatedWorld; a node that ends would remove a queue that etcd does not know."""

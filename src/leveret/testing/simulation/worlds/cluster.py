@@ -68,6 +68,7 @@ class ClusterWorld(EtcdWorld):
     """See the module."""
 
     small_logs_share = SMALL_LOGS
+    situations = frozenset(SITUATIONS)
 
     def __init__(self, *args: Any, **given: Any) -> None:
         """Choose the run's policy: some runs let incomplete mirrors lead, and may lose messages."""
@@ -77,9 +78,13 @@ class ClusterWorld(EtcdWorld):
         self._outside_follower: OutsideFollower | None = None
         self._chance = Random(f"beyond {self.seed}")
         self._passes_on = Random(f"proxy {self.seed}").random() < PROXYING
-        self._situations = ClusterSituations(self)
+        self._situations = self.make_situations()
         if not self.often and self._chance.random() < SITUATED:
-            self.often = self._chance.choice(sorted(SITUATIONS))
+            self.often = self._chance.choice(SITUATIONS)
+
+    def make_situations(self) -> ClusterSituations:
+        """Return what carries out the situations."""
+        return ClusterSituations(self)
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
@@ -218,7 +223,7 @@ class ClusterWorld(EtcdWorld):
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
         if self._outside_follower is not None:
             found += self._outside_follower.possible_faults()
-        if self.often in SITUATIONS:
+        if self.often in self.situations:
             found.append(PossibleFault(self.often, partial(self._situations.run, self.often)))
         return found
 

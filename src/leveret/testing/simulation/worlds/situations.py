@@ -8,7 +8,7 @@ promises depend on that, and then ends, moves or cuts off another node. `SITUATI
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -84,7 +84,7 @@ class ClusterSituations:
         world = self._world
         disks = {node: node.disk_delay_s for node in world.nodes}
         with suppress(NoSuchGroup):
-            await SITUATIONS[name](self)
+            await getattr(self, name.replace(" ", "_"))()
         world.network.mend()
         world.etcd.paths.delay_s_max = world.etcd_delay_s
         for node, delay_s in disks.items():
@@ -379,9 +379,9 @@ class ClusterSituations:
         await self._pause(1.0)
 
 
-Situation = Callable[[ClusterSituations], Awaitable[None]]
-SITUATIONS: Final[Mapping[str, Situation]] = {
-    name.replace("_", " "): act
-    for name, act in vars(ClusterSituations).items()
-    if not name.startswith("_") and name != "run"
-}
+def situations_of(kind: type[ClusterSituations]) -> list[str]:
+    """Return the names of the situations that a class itself has."""
+    return sorted(name.replace("_", " ") for name in vars(kind) if not name.startswith("_") and name != "run")
+
+
+SITUATIONS: Final = situations_of(ClusterSituations)
