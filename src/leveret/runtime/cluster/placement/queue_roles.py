@@ -204,6 +204,9 @@ class QueueRoles:
                 await self._copies.release(name)
                 await self._commits.all_durable()
             if self._broker.queues.get(key) is not queue:
+                # It was deleted meanwhile. It was never served here, so the engine knows nothing of its log.
+                if name is not None:
+                    self._queues.replaced(key, name)
                 return
             if name is not None:
                 # Only now: records received before may raise the cursor.

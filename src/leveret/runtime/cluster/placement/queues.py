@@ -79,13 +79,17 @@ class ClusterQueues:
             self.complete.discard(before)
             record, was_handed_over = self.records.get(key), self._end_hand_over(key)
             if was_handed_over or (record is not None and record.leader != self._me):
-                self._replaced.setdefault(key, []).append(before)
+                self.replaced(key, before)
         self.names[key], self._keys[name] = name, key
         return name
 
     def all_followed(self) -> None:
         """Note that all records were followed once, after a start."""
         self.complete.keep(self._keys)
+
+    def replaced(self, key: QueueKey, before: str) -> None:
+        """Note a log for `take_replaced`."""
+        self._replaced.setdefault(key, []).append(before)
 
     def take_replaced(self, key: QueueKey) -> list[str]:
         """Return, once, the logs of earlier queues of that name that the engine does not remove: others led them.
