@@ -20,9 +20,10 @@ _KINDS: Final = ("queues", "streams")
 _PRODUCT: Final = "leveret."
 _TESTING: Final = "leveret.testing."
 _MENTIONS_MAX: Final = 8
-_BOUNDED: Final = ("_recent", "_heap", "_cursors", "_join")
+_BOUNDED: Final = ("_recent", "_heap", "_cursors", "_join", "_refusals_again_s")
 """The attributes that may have some former queues: the last changes of definitions, a part of the deadlines, the offset
-of each log that was mirrored, then led and replaced, and what a follower lacked as it joined."""
+of each log that was mirrored, then led and replaced, what a follower lacked as it joined, and when refusals of a full
+disk are logged again."""
 _ATOMS: Final = (str, bytes, bytearray, memoryview, int, float, bool, type(None), type, Path)
 
 
