@@ -44,6 +44,7 @@ from leveret.config import Config
 from leveret.core.queues.confirms import ConfirmOutcome
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
+from leveret.core.replication.clock_steps import ClockSteps
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.by_reference import may_be_by_reference
 from leveret.runtime.collecting.closed_logs import ClosedLogs
@@ -58,6 +59,7 @@ from leveret.runtime.collecting.vhost_directories import VhostDirectories, vhost
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.ports import ReplicationPort
 from leveret.runtime.logs.queue_store import QueueStore
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.runtime.process.work_slices import in_slices, others_first
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -105,7 +107,8 @@ class Collector:
         self._by_name = config.storage.durability == "fsync"
         self._segment_bytes_max = config.storage.segment_bytes_max
         self._retain_bytes_max = config.standby.retention_bytes_max
-        self._retain_ms = config.standby.retention_ms_max
+        most_ms = config.standby.retention_ms_max
+        self._ages = None if most_ms is None else ClockSteps(most_ms, clock_ms(), elapsed_ms())
         self._truncates = config.standby.truncates_transferred
         self.known_downstreams = KnownDownstreams(self.logs)
         self.remote_dc_confirms = RemoteDcConfirms(self.logs)
@@ -531,9 +534,11 @@ class Collector:
     async def retain(self) -> None:
         """Drop records beyond the configured size or age, or transferred ones.
 
-        First store the downstreams' positions.
+        First store the downstreams' positions. A clock that is set forward makes no record older.
         """
-        before_ms = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
+        if self._ages is not None:
+            self._ages.look(self._clock_ms(), elapsed_ms())
+        before_ms = None if self._ages is None else self._ages.before_ms
         dropped = False
         for vhost, log in self.logs.items():
             first = log.first_offset

@@ -8,6 +8,7 @@ import os
 import time
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 from leveret.core.broker.actor import Unrestricted
 from leveret.core.queues.stream import Stream, StreamBatch
+from leveret.core.replication.clock_steps import ClockSteps
 from leveret.model import definitions as d
 from leveret.runtime.collecting import collector as collector_module
+from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.lowest_offsets import LowestOffsets
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.process.work_slices import in_slices
@@ -29,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("collection")
 
 QUEUES = ["q1", "q2"]
 RETAINED_BYTES = 900
+HOUR_MS: Final = 3_600_000
 STEP = st.one_of(
     st.tuples(st.just("publish"), st.sampled_from(QUEUES), st.integers(1, 12)),
     st.tuples(st.just("ack"), st.sampled_from(QUEUES), st.integers(1, 12)),
@@ -248,7 +252,28 @@ async def test_what_is_collected_anew_is_nobodys_loss_and_stays(directory: Path,
     assert row_after(site, "eu.1", end)["missing_records"] == 0
 
 
-async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Path) -> None:
+class Clocks:
+    """A wall clock, and one that nobody sets, for the retention of a collector's logs: an hour."""
+
+    def __init__(self, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begin_ms = self._wall_ms = int(time.time() * 1000)
+        self._elapsed_ms = 0
+        monkeypatch.setattr(collector_module, "elapsed_ms", lambda: self._elapsed_ms)
+        collector._clock_ms = lambda: self._wall_ms
+        collector._ages = ClockSteps(HOUR_MS, self._wall_ms, self._elapsed_ms)
+
+    def pass_hours(self, hours: float) -> None:
+        self.step_hours(hours)
+        self._elapsed_ms += int(hours * HOUR_MS)
+
+    def step_hours(self, hours: float) -> None:
+        """Set the wall clock."""
+        self._wall_ms += int(hours * HOUR_MS)
+
+
+async def test_retention_by_time_goes_by_when_the_log_was_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not by the messages, which may be old when they come to be collected: downstreams were to miss them at once."""
 
     site, log = await with_old_messages(directory)
@@ -256,17 +281,32 @@ async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Pat
         site.node.collector,
         sorted(path for path in log.log.directory.iterdir() if segment_of(path.name)),
     )
-    hour_ms = 3_600_000
-    written_s = time.time()
-    collector._retain_ms = hour_ms
+    clocks = Clocks(collector, monkeypatch)
     # All that is in it is older than that, by then, and the files are not.
-    collector._clock_ms = lambda: int(written_s * 1000) + 2 * hour_ms
+    clocks.pass_hours(2)
     for path in files:
-        os.utime(path, (written_s + 5400, written_s + 5400))
+        os.utime(path, (clocks.begin_ms / 1000 + 5400, clocks.begin_ms / 1000 + 5400))
     first = log.first_offset
     await collector.retain()
     assert log.first_offset == first
-    collector._clock_ms = lambda: int(written_s * 1000) + 3 * hour_ms
+    clocks.pass_hours(1)
+    await collector.retain()
+    assert log.first_offset == log.log.newest_segment > first
+
+
+async def test_a_clock_that_is_set_forward_drops_no_record_that_a_downstream_may_lack(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, log = await with_old_messages(directory)
+    collector, first = site.node.collector, log.first_offset
+    clocks = Clocks(collector, monkeypatch)
+    clocks.step_hours(400 * 24)
+    await collector.retain()
+    assert log.first_offset == first
+    clocks.pass_hours(0.9)
+    await collector.retain()
+    assert log.first_offset == first
+    clocks.pass_hours(0.2)
     await collector.retain()
     assert log.first_offset == log.log.newest_segment > first
 
