@@ -72,11 +72,19 @@ def test_a_page_is_filtered_by_name(http: httpx.Client, vhost: str, query: str, 
         ("page=", "bad_request"),
         ("page=1&name=(&use_regex=true", "bad_request"),
         ("page=9", "page_out_of_range"),
+        ("page=7&page_size=1", "page_out_of_range"),
+        ("page=4&page_size=2", "page_out_of_range"),
     ],
 )
 def test_a_page_that_cannot_be_is_refused(http: httpx.Client, vhost: str, query: str, error: str) -> None:
     reply = http.get(f"queues/{vhost}?{query}")
     assert (reply.status_code, reply.json()["error"]) == (400, error)
+
+
+def test_the_page_behind_a_last_full_one_is_empty(http: httpx.Client, vhost: str) -> None:
+    page = http.get(f"queues/{vhost}?page=6&page_size=1").json()
+    assert (page["items"], page["item_count"], page["page_count"]) == ([], 0, 5)
+    assert http.get(f"queues/{vhost}?page=2&page_size=5").json()["items"] == []
 
 
 def test_a_list_is_sorted_as_asked(http: httpx.Client, vhost: str) -> None:

@@ -204,12 +204,12 @@ async def _page_reply(
 
 
 def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
-    """The items of a page.
+    """The items of a page. As in RabbitMQ the page right behind a last full one is there, and empty.
 
     Raises:
         BadRequest: there is no such page.
     """
-    if page.number > _page_count(page, found):
+    if page.end - page.size > found:
         raise BadRequest(
             "page_out_of_range",
             f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
