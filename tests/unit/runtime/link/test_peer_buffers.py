@@ -12,34 +12,11 @@ from leveret.runtime.link import peer as peer_module
 from leveret.runtime.link.peer import LinkPeer
 from leveret.testing.network.waiting import until
 from leveret.wire.link import GREETING, LENGTH, SMALL_BYTES_MAX, Type
+from tests.unit.runtime.link.transport import Transport
 
 SMALL = LENGTH.size + SMALL_BYTES_MAX
 LARGE = 1024 * 1024
 SHORT_READS = 4
-
-
-class Transport:
-    """Takes everything."""
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        pass
-
-    def write(self, octets: bytes) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    abort = close
 
 
 class Taking:
