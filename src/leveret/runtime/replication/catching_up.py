@@ -174,6 +174,8 @@ class CatchUpPlan:
         for count, name in enumerate(sorted(names, key=lambda name: (name != "definitions", name))):
             if name in self._tree.logs:
                 self.noted(name)
+            elif self._tree.is_closed(name):
+                self.skip(name)
             if count % _NOTED_AT_ONCE == _NOTED_AT_ONCE - 1:
                 await asyncio.sleep(0)
         self.is_noted = True

@@ -101,7 +101,7 @@ class SentLogs(ABC):
         return step
 
     def skip_closed(self) -> None:
-        """Note the logs that are not open when the peer's missing logs are decided on, and are opened later."""
+        """Note the logs that are not open when the peer's missing records are noted, and are opened later."""
         return
 
     def compared(self) -> None:
@@ -190,7 +190,6 @@ class SentLogs(ABC):
                 await asyncio.sleep(0)
                 until_s = time.perf_counter() + SLICE_S
         if not self._is_compared and not self.is_ended:
-            self.skip_closed()
             self._take(self._join.rest())
             self._is_compared = True
         return self._is_compared and not self._join.is_probing and not self.is_ended
@@ -273,6 +272,8 @@ class SentLogs(ABC):
                 self.send(self.plan.step(self.step_bytes))
                 return False
             case SendPhase.CATCHING_UP if not self.plan.is_noted:
+                # Not earlier: since the comparison the peer was asked for headers, and has quarantined.
+                self.skip_closed()
                 await self.plan.note_all(self.paths())
                 self.noted()
                 return True

@@ -236,7 +236,8 @@ class SentNode(SentLogs):
         self.link.peer.write(pack(Type.STREAMING, wire.Number(position)))
         self.scope.begins_live(position, 0)
         self.link.sender.waits(self.scope)
-        self.skipped = self.plan.skipped
+        # Not in place of those of a join before it fell behind.
+        self.skipped |= self.plan.skipped
         feed.count_live()
         if not self.apply_delay_ms:
             feed.in_sync.joined(self.node_id, position, feed.elapsed_ms())

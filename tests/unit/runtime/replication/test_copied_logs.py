@@ -15,6 +15,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import listener
 from leveret.runtime.replication.applier import Applier, CopyOwner
 from leveret.runtime.replication.prefix_segment import CopiedPrefix
+from leveret.runtime.replication.sent_node import SentNode
 from leveret.storage.log import Log
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
@@ -209,6 +210,62 @@ async def test_a_log_that_was_closed_while_a_new_follower_joined_is_sent_once_it
     # It begins a segment; otherwise the follower would not take it.
     leader.catch_up(name, 1)
     await leader.rest()
+    await until(lambda: in_sync(leader) and is_at_rest(leader), "in sync")
+    await follower.stop()
+    found = compare(tmp_path / "leader", tmp_path / "follower")
+    assert found.is_identical, found
+
+
+@pytest.mark.parametrize("moment", ["compared", "skip_closed"])
+async def test_a_log_that_is_closed_between_its_comparison_and_its_first_records_is_sent_once_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It was compared, so nobody skipped it, and none of its records was noted as missing (2026-12-01)."""
+    monkeypatch.setattr(listener, "BEAT_S", 0.05)
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
+    [name, *_] = NAMES
+    leader.write(leader.log_of_origin(name))
+    leader.catch_up(name)
+    await leader.rest()
+    closing = [name]
+    step = getattr(SentNode, moment)
+
+    def step_and_close(sent: SentNode) -> None:
+        step(sent)
+        while closing:
+            leader.close(closing.pop())
+
+    monkeypatch.setattr(SentNode, moment, step_and_close)
+    paths = SentNode.paths
+    # The list of names is as old as that of a node with many logs.
+    monkeypatch.setattr(SentNode, "paths", lambda sent: {*paths(sent), name})
+    follower = FollowerSite(tmp_path / "follower", await leader.start())
+    await until(lambda: has_acked(leader), "joined")
+    leader.open(name)
+    await until(lambda: in_sync(leader) and is_at_rest(leader), "in sync")
+    await follower.stop()
+    found = compare(tmp_path / "leader", tmp_path / "follower")
+    assert found.is_identical, found
+
+
+async def test_a_follower_that_fell_behind_still_has_to_join_again_for_a_closed_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the plan of its second catch-up a log that was opened since its join counts as sent."""
+    leader = MirroringNode(tmp_path / "leader", tmp_path / "origin", random.Random(1))
+    [name, *_] = NAMES
+    leader.write(leader.log_of_origin(name))
+    leader.catch_up(name)
+    await leader.rest()
+    leader.close(name)
+    uri = await leader.start()
+    follower = FollowerSite(tmp_path / "follower", uri)
+    await until(lambda: has_acked(leader), "joined")
+    [link] = leader.listener.followers
+    assert link.sending is not None
+    leader.open(name)
+    link.sending._fall_behind()
+    monkeypatch.setattr(listener, "BEAT_S", 0.05)
     await until(lambda: in_sync(leader) and is_at_rest(leader), "in sync")
     await follower.stop()
     found = compare(tmp_path / "leader", tmp_path / "follower")
